@@ -1,0 +1,239 @@
+"""The C core as Python sees it: streams in shared memory, fused preparation, process ties.
+
+Times are CLOCK_MONOTONIC nanoseconds, as from time.monotonic_ns(). Descriptors passed in stay the
+caller's: what is needed later is mapped or duplicated. Every blocking call releases the GIL and
+answers signals. Objects may be used from several threads.
+"""
+
+from typing import Final
+
+from typing_extensions import Buffer
+
+ABI_VERSION: Final[int]
+MAX_READERS: Final[int]
+MAX_SLOTS: Final[int]
+MAX_PINS: Final[int]
+MAX_TENSORS: Final[int]
+NO_TIME: Final[int]
+POLICY_LATEST: Final[int]
+POLICY_FIFO: Final[int]
+POLICY_LOSSLESS: Final[int]
+END_LIVE: Final[int]
+END_CLOSED: Final[int]
+END_WRITER_DIED: Final[int]
+END_REVOKED: Final[int]
+END_SHUTDOWN: Final[int]
+
+class StreamEnded(Exception):
+    """The stream has ended and nothing is left to read. args: (reason,), one of END_*."""
+
+def payload_nbytes(nslots: int, slot_nbytes: int) -> int: ...
+def writer_control_nbytes(nslots: int) -> int: ...
+def reader_control_nbytes(max_pins: int) -> int: ...
+def die_with_parent(signum: int, parent_pid: int) -> None:
+    """Has the kernel send signum to this process when its parent dies; now, if it is gone already."""
+
+def set_dumpable(dumpable: bool) -> None: ...
+
+class WriterControl:
+    """The daemon's view of a writer's control object: it formats it, ends it and counts."""
+
+    def __init__(self, fd: int, nslots: int) -> None: ...
+    def initialise(self, stream_id: int, generation: int, slot_nbytes: int) -> None: ...
+    def end(self, reason: int) -> None:
+        """Marks the stream ended unless it is already; waking the readers is the caller's part."""
+
+    def stats(self) -> dict[str, int]:
+        """head, ended, published, abandoned, would_block, blocked_ns, wakes, publish_ns, nbytes, held."""
+
+    def close(self) -> None: ...
+
+class ReaderControl:
+    """The daemon's view of a reader's control object."""
+
+    def __init__(self, fd: int, max_pins: int) -> None: ...
+    def initialise(self, stream_id: int, generation: int, reader_id: int) -> None: ...
+    def pins(self) -> list[tuple[int, int]]:
+        """(seq, slot) of every pin that stands now."""
+
+    def stats(self) -> dict[str, int]:
+        """cursor, asleep, received, skipped, wakeups, spurious, retries, longest_pin_ns."""
+
+    def close(self) -> None: ...
+
+class WriteSlot:
+    """One acquired slot. A writable buffer of slot_nbytes; exported views keep the slot from reuse.
+
+    Attributes may be set until publish; afterwards seq and publish_ns tell what was published.
+    """
+
+    index: Final[int]
+    seq: Final[int]
+    publish_ns: Final[int]
+    published: Final[bool]
+    nbytes: int  # payload bytes in use; slot_nbytes unless set
+    pts_ns: int
+    capture_ns: int
+    deadline_ns: int
+    trace_id: bytes  # 16 bytes; b"" sets none
+    source_seq: int
+    source_stream: int
+    awake_ns: int
+    finish_ns: int
+    model_version: int
+    flags: int
+    status: int
+    def describe(self, description: bytes) -> None:
+        """Sets the slot's description: the first bytes of struct mcpd_description, at least 128."""
+
+    def publish(self) -> int:
+        """Publishes and returns the sequence number. ValueError if published or abandoned already."""
+
+    def abandon(self) -> None:
+        """Gives the slot back unpublished. Idempotent; does nothing after publish."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Writer:
+    def __init__(
+        self,
+        control_fd: int,
+        payload_fd: int,
+        wake_fd: int,
+        *,
+        stream_id: int,
+        generation: int,
+        nslots: int,
+        slot_nbytes: int,
+        history: int = 1,
+        holds: int = 2,
+    ) -> None: ...
+    def add_reader(
+        self, reader_id: int, control_fd: int, wake_fd: int, max_pins: int, policy: int
+    ) -> int:
+        """Returns the first sequence number that the reader is owed.
+
+        OSError with errno ENOSPC: too few slots; EUSERS: MAX_READERS reached.
+        """
+
+    def release_reader(self, reader_id: int) -> None: ...
+    def remove_reader(self, reader_id: int) -> None: ...
+    def acquire(self, timeout_s: float | None = None) -> WriteSlot | None:
+        """The most recently freed slot; None when none came free in time (0: does not wait).
+
+        Raises BufferError when `holds` slots are held, StreamEnded when the stream has ended.
+        """
+
+    def end(self, reason: int) -> None: ...
+    def fileno(self) -> int:
+        """Readable when a lossless reader made room after an acquire that would have blocked."""
+
+    def arm(self) -> bool:
+        """For event loops: True if a slot is free now, else fileno() will become readable."""
+
+    def disarm(self) -> None: ...
+    def stats(self) -> dict[str, int]: ...
+    def close(self) -> None:
+        """Detaches; the mapping goes when the last exported view is gone. Idempotent."""
+
+class PinnedSlot:
+    """One pinned frame: a read-only buffer of the slot's bytes in use. The metadata are copies.
+
+    The pin lasts until close() was called, or the object is gone, and no exported view is left.
+    """
+
+    pin: Final[int]
+    index: Final[int]
+    generation: Final[int]
+    seq: Final[int]
+    nbytes: Final[int]
+    pts_ns: Final[int]
+    capture_ns: Final[int]
+    publish_ns: Final[int]
+    deadline_ns: Final[int]
+    trace_id: Final[bytes]
+    source_seq: Final[int]
+    source_stream: Final[int]
+    awake_ns: Final[int]
+    finish_ns: Final[int]
+    model_version: Final[int]
+    flags: Final[int]
+    status: Final[int]
+    description: Final[bytes]  # a copy: 128 + 192 * ntensors bytes, with ntensors checked
+    def close(self) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Reader:
+    def __init__(
+        self,
+        writer_control_fd: int,
+        payload_fd: int,
+        control_fd: int,
+        wake_fd: int,
+        writer_wake_fd: int,
+        *,
+        stream_id: int,
+        generation: int,
+        nslots: int,
+        slot_nbytes: int,
+        max_pins: int,
+        policy: int,
+        start_seq: int,
+    ) -> None: ...
+    def next(self, timeout_s: float | None = None) -> PinnedSlot | None:
+        """The next frame by the policy; None when none came in time (0: does not wait).
+
+        Raises BufferError when all pins are in use, StreamEnded when nothing is left to come.
+        """
+
+    def arm(self) -> bool:
+        """For event loops: True if something is there now, else fileno() will become readable."""
+
+    def disarm(self) -> None:
+        """After fileno() became readable: drains it and is awake again."""
+
+    def fileno(self) -> int: ...
+    def ended(self) -> int: ...
+    def stats(self) -> dict[str, int]: ...
+    def close(self) -> None: ...
+
+class Preparation:
+    """Turns a frame into model input in one pass, with no intermediate image. See prepare/prepare.h.
+
+    out is float32, float16 or uint8, layout "nchw" or "nhwc", channels "rgb", "bgr" or "gray":
+    value = (pixel * scale - mean[c]) / std[c], with pixel in 0..255.
+    resize: "stretch", "letterbox" (scaled to fit, centred, padded with pad_value) or "crop" (scaled
+    to cover, centred). sampling: "half_pixel" (centre of pixel i at i + 0.5, as OpenCV and PyTorch)
+    or "corner" (source = i * ratio, as TensorFlow 1). Bilinear.
+    """
+
+    def __init__(
+        self,
+        *,
+        format: int,
+        width: int,
+        height: int,
+        plane_offsets: tuple[int, ...],
+        plane_strides: tuple[int, ...],
+        matrix: int,
+        range: int,
+        out_width: int,
+        out_height: int,
+        layout: str,
+        dtype: str,
+        channels: str,
+        resize: str,
+        sampling: str,
+        scale: float,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        pad_value: float,
+    ) -> None: ...
+    out_nbytes: Final[int]  # of one image
+    transform: Final[tuple[float, float, float, float]]
+    """(ax, bx, ay, by): source pixel x = ax * output pixel x + bx, in continuous coordinates."""
+    def run(self, source: Buffer, out: Buffer, index: int = 0) -> None:
+        """Writes image `index` of the batch tensor `out`; releases the GIL.
+
+        ValueError when a buffer is too small for the geometry given.
+        """

@@ -1,0 +1,203 @@
+/*
+ * The shared-memory layout of a stream: every struct, offset and magic number, once.
+ *
+ * Three kinds of object; docs/protocol.md draws them and explains who may do what with each.
+ *
+ *   payload         slots, one after the other. Written by the writer, read-only for readers.
+ *   writer control  struct mcpd_wctl | queue[queue_len] | slot headers[nslots]. Read-only for readers.
+ *   reader control  struct mcpd_rctl | pins[max_pins]. One for each reader, read-only for the writer.
+ *
+ * All integers are little-endian. Geometry (nslots, slot_nbytes, max_pins) always comes from the
+ * daemon over the control socket; what stands here is informational and never read back.
+ * A change of any offset raises MCPD_ABI_VERSION in the same commit.
+ */
+#ifndef MCPD_LAYOUT_H
+#define MCPD_LAYOUT_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "mcpd.h"
+
+#define MCPD_WCTL_MAGIC UINT64_C(0x314c544357504d) /* "MPWCTL1" */
+#define MCPD_RCTL_MAGIC UINT64_C(0x314c544352504d) /* "MPRCTL1" */
+
+#define MCPD_PAGE 4096u
+#define MCPD_SLOT_HEADER_NBYTES 4096u
+#define MCPD_SLOT_ALIGN 4096u
+
+/*
+ * A tag word packs 48 bits of sequence number over 16 bits of something else: of a slot index in a
+ * queue entry or a pin, of an MCPD_SLOT_* state in a slot's state word. Sequence numbers start at 1,
+ * so that a word of 0 means "nothing". 2^48 frames last 8.9 years at a million a second.
+ */
+#define MCPD_TAG(seq, low) (((uint64_t)(seq) << 16) | (uint64_t)(low))
+#define MCPD_TAG_SEQ(word) ((uint64_t)(word) >> 16)
+#define MCPD_TAG_LOW(word) ((uint32_t)((word) & 0xffffu))
+
+enum mcpd_slot_state {
+    MCPD_SLOT_FREE = 0,      /* nobody's; the sequence number is that of the frame it last held */
+    MCPD_SLOT_WRITING = 1,   /* the writer's: being reclaimed or filled */
+    MCPD_SLOT_PUBLISHED = 2, /* holds frame `seq` */
+};
+
+/* Fixed head of the writer's control object. */
+struct mcpd_wctl {
+    /* line 0: written once by the daemon, informational */
+    uint64_t magic;
+    uint32_t abi;
+    uint32_t flags;
+    uint64_t stream_id;
+    uint64_t generation;
+    uint32_t nslots;
+    uint32_t queue_len; /* power of two, at least nslots */
+    uint64_t slot_nbytes;
+    uint8_t reserved0[16];
+    /* line 1: written at every publish */
+    _Atomic uint64_t head; /* sequence number of the newest published frame, 0 before the first */
+    uint8_t reserved1[56];
+    /* line 2: the writer's sleep epoch: odd while it waits for room, even while awake */
+    _Atomic uint32_t writer_epoch;
+    uint8_t reserved2[60];
+    /* line 3: enum mcpd_end; written by the writer, or by the daemon when the writer is gone */
+    _Atomic uint32_t ended;
+    uint8_t reserved3[60];
+    /* lines 4-5: the writer's counters; relaxed, for whoever looks */
+    _Atomic uint64_t published;
+    _Atomic uint64_t abandoned;      /* slots acquired and given back unpublished */
+    _Atomic uint64_t would_block;    /* acquires that found no free slot */
+    _Atomic uint64_t blocked_ns;     /* time spent waiting for room */
+    _Atomic uint64_t wakes;          /* eventfd signals sent to readers */
+    _Atomic uint64_t publish_ns;     /* CLOCK_MONOTONIC of the newest publish */
+    _Atomic uint64_t nbytes;         /* payload bytes published in all */
+    _Atomic uint32_t held;           /* slots the writer holds now */
+    uint32_t reserved4;
+    uint8_t reserved5[64];
+    uint8_t reserved6[MCPD_PAGE - 384];
+};
+
+/* A named tensor in a slot. Source of the dtype codes: enum mcpd_dtype. */
+struct mcpd_tensor {
+    char name[32];      /* UTF-8, zero padded, at most 31 bytes */
+    uint16_t dtype;     /* enum mcpd_dtype */
+    uint8_t ndim;       /* 0..8 */
+    uint8_t flags;      /* MCPD_TENSOR_* */
+    float scale;        /* quantised value = real / scale + zero_point; 0: not quantised */
+    int32_t zero_point;
+    uint32_t reserved;
+    uint64_t offset;    /* bytes from the start of the slot, a multiple of 64 */
+    uint64_t nbytes;
+    uint64_t shape[8];
+    int64_t strides[8]; /* bytes */
+};
+
+/* What a slot holds: fixed for most streams, so compared and copied as one piece of bytes. */
+struct mcpd_description {
+    uint32_t kind;     /* enum mcpd_kind */
+    uint32_t format;   /* enum mcpd_format of a frame */
+    uint32_t width;    /* pixels */
+    uint32_t height;   /* pixels */
+    uint32_t rotation; /* degrees clockwise to show it upright: 0, 90, 180, 270 */
+    uint8_t matrix;    /* enum mcpd_matrix */
+    uint8_t range;     /* enum mcpd_range */
+    uint8_t reserved0[2];
+    uint32_t nplanes;  /* 0..4 */
+    uint32_t ntensors; /* 0..16 */
+    uint64_t plane_offset[4]; /* bytes from the start of the slot */
+    uint64_t plane_stride[4]; /* bytes from row to row */
+    uint8_t reserved1[32];
+    struct mcpd_tensor tensors[MCPD_MAX_TENSORS];
+};
+
+/* One for each slot, 4096 bytes apart. */
+struct mcpd_slot_header {
+    /* line 0 */
+    _Atomic uint64_t state; /* MCPD_TAG(seq, enum mcpd_slot_state) */
+    uint8_t reserved0[56];
+    /* lines 1-3: the frame's metadata */
+    struct mcpd_meta meta;
+    uint8_t reserved1[192 - sizeof(struct mcpd_meta)];
+    /* from byte 256 */
+    struct mcpd_description description;
+    uint8_t reserved2[MCPD_SLOT_HEADER_NBYTES - 256 - sizeof(struct mcpd_description)];
+};
+
+/* Fixed head of a reader's control object; pins follow at MCPD_RCTL_PINS. */
+struct mcpd_rctl {
+    /* line 0: written once by the daemon, informational */
+    uint64_t magic;
+    uint32_t abi;
+    uint32_t max_pins;
+    uint64_t stream_id;
+    uint64_t generation;
+    uint64_t reader_id;
+    uint8_t reserved0[24];
+    /* line 1: next sequence number this reader wants; what a lossless reader is owed starts here */
+    _Atomic uint64_t cursor;
+    uint8_t reserved1[56];
+    /* line 2: the reader's sleep epoch: odd while it sleeps, even while awake */
+    _Atomic uint32_t epoch;
+    uint8_t reserved2[60];
+    /* lines 3-4: the reader's counters; relaxed, for whoever looks */
+    _Atomic uint64_t received;
+    _Atomic uint64_t skipped;        /* frames published while it ran that it never saw */
+    _Atomic uint64_t wakeups;
+    _Atomic uint64_t spurious;       /* wake-ups that found nothing */
+    _Atomic uint64_t retries;        /* pins withdrawn because the slot had moved on */
+    _Atomic uint64_t longest_pin_ns;
+    uint8_t reserved3[80];
+    uint8_t reserved4[512 - 320];
+};
+
+#define MCPD_RCTL_PINS 512u /* _Atomic uint64_t pins[max_pins]: MCPD_TAG(seq, slot) or 0 */
+
+static_assert(sizeof(_Atomic uint64_t) == 8 && sizeof(_Atomic uint32_t) == 4, "plain atomics");
+static_assert(sizeof(struct mcpd_wctl) == MCPD_PAGE, "writer control head");
+static_assert(offsetof(struct mcpd_wctl, head) == 64, "head");
+static_assert(offsetof(struct mcpd_wctl, writer_epoch) == 128, "writer_epoch");
+static_assert(offsetof(struct mcpd_wctl, ended) == 192, "ended");
+static_assert(offsetof(struct mcpd_wctl, published) == 256, "published");
+static_assert(offsetof(struct mcpd_wctl, held) == 312, "held");
+static_assert(sizeof(struct mcpd_meta) == 120, "meta");
+static_assert(sizeof(struct mcpd_tensor) == 192, "tensor");
+static_assert(offsetof(struct mcpd_tensor, offset) == 48, "tensor.offset");
+static_assert(offsetof(struct mcpd_description, plane_offset) == 32, "plane_offset");
+static_assert(offsetof(struct mcpd_description, tensors) == 128, "tensors");
+static_assert(sizeof(struct mcpd_description) == 128 + 16 * 192, "description");
+static_assert(sizeof(struct mcpd_slot_header) == MCPD_SLOT_HEADER_NBYTES, "slot header");
+static_assert(offsetof(struct mcpd_slot_header, meta) == 64, "slot meta");
+static_assert(offsetof(struct mcpd_slot_header, description) == 256, "slot description");
+static_assert(sizeof(struct mcpd_rctl) == MCPD_RCTL_PINS, "reader control head");
+static_assert(offsetof(struct mcpd_rctl, cursor) == 64, "cursor");
+static_assert(offsetof(struct mcpd_rctl, epoch) == 128, "epoch");
+static_assert(offsetof(struct mcpd_rctl, received) == 192, "received");
+
+/* Sizes and offsets that follow from the geometry; nslots and max_pins are checked by the caller. */
+static inline uint32_t mcpd_queue_len(uint32_t nslots)
+{
+    uint32_t n = 1;
+    while (n < nslots)
+        n <<= 1;
+    return n;
+}
+
+static inline size_t mcpd_headers_offset(uint32_t nslots)
+{
+    size_t end = sizeof(struct mcpd_wctl) + (size_t)mcpd_queue_len(nslots) * sizeof(uint64_t);
+    return (end + MCPD_PAGE - 1) / MCPD_PAGE * MCPD_PAGE;
+}
+
+static inline size_t mcpd_wctl_nbytes(uint32_t nslots)
+{
+    return mcpd_headers_offset(nslots) + (size_t)nslots * MCPD_SLOT_HEADER_NBYTES;
+}
+
+static inline size_t mcpd_rctl_nbytes(uint32_t max_pins)
+{
+    size_t end = MCPD_RCTL_PINS + (size_t)max_pins * sizeof(uint64_t);
+    return (end + MCPD_PAGE - 1) / MCPD_PAGE * MCPD_PAGE;
+}
+
+#endif
