@@ -78,6 +78,7 @@ class WriteSlot:
     trace_id: bytes  # 16 bytes; b"" sets none
     source_seq: int
     source_stream: int
+    source_publish_ns: int
     awake_ns: int
     finish_ns: int
     model_version: int
@@ -154,6 +155,7 @@ class PinnedSlot:
     trace_id: Final[bytes]
     source_seq: Final[int]
     source_stream: Final[int]
+    source_publish_ns: Final[int]
     awake_ns: Final[int]
     finish_ns: Final[int]
     model_version: Final[int]

@@ -75,6 +75,7 @@ struct mcpd_meta {
     uint8_t trace_id[16];    /* W3C trace context, all zero: none */
     uint64_t source_seq;     /* of a result: the frame it was made from */
     uint64_t source_stream;  /* of a result: the stream of that frame */
+    int64_t source_publish_ns; /* of a result: when that frame was published */
     int64_t awake_ns;        /* of a result: when its worker had the frame */
     int64_t finish_ns;       /* of a result: when its model was done */
     uint32_t model_version;  /* wanted, or of a result: used; 0: any */

@@ -160,7 +160,7 @@ static_assert(offsetof(struct mcpd_wctl, writer_epoch) == 128, "writer_epoch");
 static_assert(offsetof(struct mcpd_wctl, ended) == 192, "ended");
 static_assert(offsetof(struct mcpd_wctl, published) == 256, "published");
 static_assert(offsetof(struct mcpd_wctl, held) == 312, "held");
-static_assert(sizeof(struct mcpd_meta) == 120, "meta");
+static_assert(sizeof(struct mcpd_meta) == 128, "meta");
 static_assert(sizeof(struct mcpd_tensor) == 192, "tensor");
 static_assert(offsetof(struct mcpd_tensor, offset) == 48, "tensor.offset");
 static_assert(offsetof(struct mcpd_description, plane_offset) == 32, "plane_offset");
