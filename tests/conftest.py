@@ -1,0 +1,34 @@
+"""Fixtures that every part of the tests may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import RunningDaemon
+
+
+@pytest.fixture(scope="session")
+def model_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the small models of tests/support/models.py; shared, so only to read."""
+    from tests.support.models import write_repository
+
+    folder = tmp_path_factory.mktemp("models")
+    write_repository(folder)
+    return folder
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, model_repository: Path) -> Iterator[RunningDaemon]:
+    """A daemon with the small models, each loaded when it is first asked for."""
+    with RunningDaemon(tmp_path, model_repository) as running:
+        yield running
+
+
+@pytest.fixture
+def bare_daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
+    """A daemon without models: nothing but streams."""
+    with RunningDaemon(tmp_path) as running:
+        yield running
