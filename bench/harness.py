@@ -1,0 +1,100 @@
+"""What every benchmark needs: the machine described, percentiles, goals, a report, a daemon.
+
+A benchmark prints a table, or with `--json` one document:
+
+    {"bench": name, "machine": {…}, "figures": {row: {column: number}},
+     "goals": [{"name", "value", "limit", "ok"}]}
+
+It gates nothing: a goal that was missed is printed as missed, and the exit status stays 0.
+Run it from the repository's root: `python -m bench.NAME [--json]`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_module
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from mcpd.cli.demo.machine import describe_machine
+from mcpd.cli.demo.processes import PrivateDaemon
+
+Figures = Mapping[str, Mapping[str, float | int | str]]
+
+
+class Goal(TypedDict):
+    """A figure and what it should not exceed (or, made by `at_least`, fall below)."""
+
+    name: str
+    value: float
+    limit: float
+    ok: bool
+
+
+def machine() -> dict[str, str | int]:
+    """The machine and the interpreter, for the reader of a figure: see `describe_machine`."""
+    return describe_machine()
+
+
+def percentile(values: Sequence[float], q: float) -> float:
+    """The smallest value that at least `q` per cent of the values do not exceed (nearest rank).
+
+    Raises:
+        ValueError: No values, or q outside 0 to 100.
+    """
+    if not values or not 0 <= q <= 100:
+        raise ValueError(f"no percentile {q} of {len(values)} values")
+    rank = max(1, math.ceil(len(values) * q / 100))
+    return sorted(values)[rank - 1]
+
+
+def at_most(name: str, value: float, limit: float) -> Goal:
+    """A goal met by a value up to the limit."""
+    return Goal(name=name, value=value, limit=limit, ok=value <= limit)
+
+
+def at_least(name: str, value: float, limit: float) -> Goal:
+    """A goal met by a value from the limit on."""
+    return Goal(name=name, value=value, limit=limit, ok=value >= limit)
+
+
+def report(name: str, figures: Figures, goals: Sequence[Goal], json: bool) -> None:
+    """Prints the result on stdout: as one JSON document, or as a table with the goals below it."""
+    described = machine()
+    if json:
+        document = {"bench": name, "machine": described, "figures": figures, "goals": list(goals)}
+        print(json_module.dumps(document, indent=2))
+        return
+    print(f"{name} · {described['cpu']}, {described['cores']} cores, Python {described['python']}\n")
+    print(_table(figures))
+    for goal in goals:
+        verdict = "met" if goal["ok"] else "MISSED"
+        print(f"goal: {goal['name']}: {_number(goal['value'])} (limit {_number(goal['limit'])}) {verdict}")
+
+
+@contextlib.contextmanager
+def private_daemon(models: Path | None = None, *, load: str = "all") -> Iterator[PrivateDaemon]:
+    """A daemon with a socket of its own; `.socket` and `.pid`. Gone when the context ends."""
+    with PrivateDaemon(models, load=load) as daemon:
+        yield daemon
+
+
+def _table(figures: Figures) -> str:
+    columns = list(dict.fromkeys(column for row in figures.values() for column in row))
+    lines = [["", *columns]]
+    for name, row in figures.items():
+        lines.append([name, *(_number(row[c]) if c in row else "" for c in columns)])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns) + 1)]
+    return "\n".join(
+        line[0].ljust(widths[0])
+        + "".join(f"  {cell.rjust(width)}" for cell, width in zip(line[1:], widths[1:], strict=True))
+        for line in lines
+    )
+
+
+def _number(value: float | int | str) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else value
