@@ -1,4 +1,4 @@
-"""The one tree of errors: each has a code that is the same over the socket, in Python, C and MCP."""
+"""The one tree of errors; each has a code that is the same on the wire, in Python, C and MCP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DaemonUnavailable(McpdError):
 
 
 class ProtocolError(McpdError):
-    """A message that cannot be read: wrong length, bytes, version or descriptors. Ends the session."""
+    """A message that cannot be read: length, bytes or descriptors are wrong. Ends the session."""
 
     code = "protocol"
 
@@ -137,5 +137,13 @@ def from_wire(code: str, message: str, hint: str = "") -> McpdError:
     return _tree(McpdError).get(code, McpdError)(message, hint)
 
 
-STATUS_CODES: tuple[str, ...] = ("ok", "invalid", "model", "timeout", "worker_died", "internal", "limit")
+STATUS_CODES: tuple[str, ...] = (
+    "ok",
+    "invalid",
+    "model",
+    "timeout",
+    "worker_died",
+    "internal",
+    "limit",
+)
 """Codes that a result's `status` field stands for, by index; docs/protocol.md."""

@@ -231,8 +231,8 @@ class WorkerStats(Message, tag="worker_stats"):
 
 
 class Status(Message, tag="status"):
-    """Result: daemon {pid, version, uptime_s, socket, rss_bytes, cpu_s, io, sessions, memory_bytes},
-    models, streams and workers as counts. Lists come from the List requests."""
+    """Result: daemon {pid, version, uptime_s, socket, rss_bytes, cpu_s, io, sessions,
+    memory_bytes}, models, streams and workers as counts. Lists come from the List requests."""
 
 
 class List(Message, tag="list"):
