@@ -19,6 +19,8 @@ SHM_DIRECTORY = Path("/dev/shm")
 _F_SEAL_FUTURE_WRITE = 0x10  # include/uapi/linux/fcntl.h; in Python's fcntl from 3.13
 _SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _MAX_NBYTES = 1 << 62
+_RESERVE_STEP_NBYTES = 256 << 20
+_HEADROOM_NBYTES = 64 << 20
 
 
 class Owner(NamedTuple):
@@ -205,31 +207,43 @@ def sweep(directory: Path = SHM_DIRECTORY) -> list[str]:
     return swept
 
 
+def available_nbytes() -> int:
+    """Bytes the machine can give without swapping: MemAvailable of /proc/meminfo."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(errno.ENOENT, "/proc/meminfo has no MemAvailable")
+
+
 def _check_nbytes(nbytes: int) -> None:
     if not 0 < nbytes <= _MAX_NBYTES:
         raise InvalidRequest(f"segment of {nbytes} bytes", f"The size must be in 1..{_MAX_NBYTES}.")
 
 
 def _reserve(fd: int, nbytes: int, what: str) -> None:
-    try:
-        os.posix_fallocate(fd, 0, nbytes)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-            raise
-        raise OutOfMemory(
-            f"{what} of {nbytes} bytes cannot be reserved: {os.strerror(error.errno)}; "
-            f"{_figures(fd)}",
-            "Use fewer or smaller slots, or close other streams (`mcpd status`).",
-        ) from error
+    """Reserves in steps, so that a size the machine has not is an error and not an OOM kill.
+
+    fallocate on a memfd fails only when the kernel has begun to kill processes for it.
+    """
+    for offset in range(0, nbytes, _RESERVE_STEP_NBYTES):
+        available = available_nbytes()
+        # The whole is asked for at first, so that what cannot succeed takes nothing on the way.
+        if available < nbytes - offset + _HEADROOM_NBYTES:
+            reason = f"the machine has {available}, of which {_HEADROOM_NBYTES} stay free"
+            raise _out_of_memory(fd, nbytes, what, reason)
+        try:
+            os.posix_fallocate(fd, offset, min(_RESERVE_STEP_NBYTES, nbytes - offset))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                raise
+            raise _out_of_memory(fd, nbytes, what, os.strerror(error.errno)) from error
 
 
-def _figures(fd: int) -> str:
-    """What is left, for an error message: of the machine, and of a bounded file system."""
-    figures = "MemAvailable is unknown"
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            figures = f"MemAvailable is {int(line.split()[1]) * 1024} bytes"
+def _out_of_memory(fd: int, nbytes: int, what: str, reason: str) -> OutOfMemory:
     file_system = os.fstatvfs(fd)
-    if file_system.f_blocks:
-        figures += f", /dev/shm has {file_system.f_bavail * file_system.f_frsize} bytes free"
-    return figures
+    if file_system.f_blocks:  # a memfd's is not bounded and says 0
+        reason += f"; /dev/shm has {file_system.f_bavail * file_system.f_frsize} bytes free"
+    return OutOfMemory(
+        f"{what} of {nbytes} bytes cannot be reserved: {reason}",
+        "Use fewer or smaller slots, or close other streams (`mcpd status`).",
+    )
