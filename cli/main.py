@@ -1,0 +1,97 @@
+"""Entry of the `mcpd` command: runs a subcommand and gives each way to end its exit status.
+
+Nothing but the standard library is imported here, so that `mcpd mcp`, which an assistant starts and
+waits for, becomes the MCP server before click is even loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcpd.cli.options import Invocation
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NO_DAEMON = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit status.
+
+    0 done, 1 failed or a leak was found, 2 wrong usage, 3 no daemon; 130 after Ctrl-C and 141 when
+    the reader of standard output went away, as for a program that the signal ended.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["mcp"]:
+        from mcpd.cli.launch import exec_module
+
+        exec_module("mcpd.mcp_adapter")
+    try:
+        status = _run(words)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Nobody reads any more; the interpreter's own flush at exit must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _run(words: list[str]) -> int:
+    import click
+
+    from mcpd.cli.group import commands
+    from mcpd.cli.options import Invocation
+    from mcpd.shm.errors import DaemonUnavailable, McpdError
+
+    invocation = Invocation()
+    try:
+        # make_context and invoke rather than commands.main(), which prints Ctrl-C and broken pipes.
+        with commands.make_context("mcpd", words, obj=invocation) as context:
+            commands.invoke(context)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return EXIT_USAGE
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.Abort:
+        return 128 + signal.SIGINT
+    except click.ClickException as error:
+        # Options are read in order: --json may stand behind the word that stopped the parser.
+        invocation.json |= "--json" in words
+        command = (
+            error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
+        )
+        hint = f"`{command} --help` shows what it takes" if command else ""
+        _report(invocation, "usage", error.format_message().rstrip("."), hint)
+        return EXIT_USAGE
+    except McpdError as error:
+        _report(invocation, error.code, error.message, error.hint)
+        return EXIT_NO_DAEMON if isinstance(error, DaemonUnavailable) else EXIT_FAILED
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _report(invocation, "error", str(error), "")
+        return EXIT_FAILED
+    return 0
+
+
+def _report(invocation: Invocation, code: str, message: str, hint: str) -> None:
+    """The error as one JSON document on standard output, or as lines on standard error."""
+    if invocation.json:
+        print(json.dumps({"error": {"code": code, "message": message, "hint": hint}}), flush=True)
+        return
+    print(f"mcpd: error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

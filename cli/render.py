@@ -1,0 +1,96 @@
+"""Numbers and tables as people read them. rich is loaded only when a table is drawn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+PLAIN_WIDTH = 100
+"""Columns of a table that goes to a file or pipe, where there is no terminal to ask."""
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "none"
+) -> None:
+    """Prints a table to standard output, or `title: empty` on one line when it has no rows.
+
+    A column whose heading begins with ">" is set to the right; cells are plain text, not markup.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[str(cell) for cell in row] for row in rows]
+    target = console()
+    if not cells:
+        target.print(Text(f"{title}: {empty}"))
+        return
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(
+            column.removeprefix(">"),
+            justify="right" if column.startswith(">") else "left",
+            overflow="fold",
+        )
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
+    target.print(table)
+
+
+def console() -> Console:
+    """A rich console on standard output: the terminal's width, or PLAIN_WIDTH without one."""
+    from rich.console import Console
+
+    return Console(
+        file=sys.stdout,
+        width=None if sys.stdout.isatty() else PLAIN_WIDTH,
+        highlight=False,
+        emoji=False,
+    )
+
+
+def format_bytes(nbytes: float) -> str:
+    """1536 -> "1.5 KiB"."""
+    for unit in _BYTE_UNITS[:-1]:
+        if abs(nbytes) < 1024:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} {_BYTE_UNITS[-1]}"
+
+
+def format_duration(seconds: float) -> str:
+    """Two units at most: 0.0042 -> "4.2 ms", 75 -> "1m 15s", 90061 -> "1d 1h"."""
+    if seconds < 0:
+        return "-" + format_duration(-seconds)
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour}h"
+    return f"{hours}h {minute}m" if hours else f"{minutes}m {second}s"
+
+
+def format_clock(seconds: float) -> str:
+    """A time in a video: 75.5 -> "01:15.500", from an hour on "1:01:15.500"."""
+    milliseconds = round(seconds * 1000)
+    minutes, rest = divmod(abs(milliseconds), 60_000)
+    sign = "-" if milliseconds < 0 else ""
+    if minutes < 60:
+        return f"{sign}{minutes:02d}:{rest / 1000:06.3f}"
+    return f"{sign}{minutes // 60}:{minutes % 60:02d}:{rest / 1000:06.3f}"
+
+
+def format_size(width: int, height: int, pixel_format: str) -> str:
+    """The words "1920x1080 i420", or "-" for a stream whose frames have no fixed image."""
+    return f"{width}x{height} {pixel_format}".strip() if width and height else "-"

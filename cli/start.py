@@ -1,0 +1,55 @@
+"""`mcpd start`: this process becomes the daemon."""
+
+from __future__ import annotations
+
+import click
+
+from mcpd.cli.launch import exec_module
+from mcpd.cli.options import Invocation, json_option, pass_invocation, socket_option
+
+
+@click.command()
+@click.option(
+    "--models",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Model repository.  [default: $MCPD_MODELS, else ~/.local/share/mcpd/models]",
+)
+@click.option(
+    "--load",
+    default="all",
+    show_default=True,
+    metavar="all|none|NAME,...",
+    help="Models to load at once; the others are loaded when they are first asked for.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+)
+@json_option("Log as JSON lines.")
+@socket_option
+@pass_invocation
+def command(invocation: Invocation, models: str | None, load: str, log_level: str) -> None:
+    """Run the daemon in the foreground.
+
+    It prints "mcpd ready on SOCKET" to standard error when it serves. SIGTERM, Ctrl-C and
+    `mcpd stop` have it drain: workers finish, streams end, and nothing is left behind. There is one
+    daemon per socket; a second one ends at once and says so.
+
+    To have it in the background, let a shell or a supervisor hold it.
+
+    \b
+    Examples:
+      mcpd start --models ./models
+      nohup mcpd start >mcpd.log 2>&1 &
+    """
+    arguments = ["--load", load, "--log-level", log_level]
+    if models:
+        arguments += ["--models", models]
+    if invocation.socket:
+        arguments += ["--socket", invocation.socket]
+    if invocation.json:
+        arguments.append("--json-log")
+    exec_module("mcpd.daemon", arguments)
