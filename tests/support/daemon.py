@@ -160,7 +160,8 @@ class RunningDaemon:
         self._ready.set()
 
     def _end(self, signum: int) -> int:
-        assert self.process is not None and self._log is not None, "the daemon was not started"
+        assert self.process is not None, "the daemon was not started"
+        assert self._log is not None
         self.children()
         process = self.process
         if process.poll() is None:

@@ -1,0 +1,66 @@
+"""The daemon's settings, from its command line and environment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from mcpd.shm import paths
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Everything that a daemon is told when it starts."""
+
+    socket: str
+    models: Path
+    load: str = "all"
+    """Models to load at start: "all", "none" (each when it is first asked for) or names."""
+    log_level: str = "info"
+    json_log: bool = False
+    memory_limit_nbytes: int = 0
+    """Most bytes of all streams together; 0: as much as the machine has."""
+
+    def wants(self, model: str) -> bool:
+        """Whether this model is to be loaded at start."""
+        return self.load == "all" or (self.load != "none" and model in self.load.split(","))
+
+
+def parse(arguments: Sequence[str]) -> Settings:
+    """The settings; prints usage and exits with status 2 when the command line is wrong."""
+    parser = argparse.ArgumentParser(prog="python -P -m mcpd.daemon", description=__doc__)
+    parser.add_argument("--socket", default=None, help="path of the control socket")
+    parser.add_argument("--models", type=Path, default=None, help="model repository folder")
+    parser.add_argument("--load", default="all", help="all, none, or names divided by commas")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="info")
+    parser.add_argument("--json-log", action="store_true", help="log JSON lines")
+    parser.add_argument(
+        "--memory-limit",
+        type=_nbytes,
+        default=os.environ.get("MCPD_MEMORY_LIMIT", "0"),
+        metavar="BYTES",
+        help="most memory of all streams together, e.g. 2G; 0: as much as the machine has",
+    )
+    options = parser.parse_args(arguments)
+    return Settings(
+        socket=options.socket or paths.default_socket(),
+        models=options.models or paths.default_models(),
+        load=options.load,
+        log_level=options.log_level,
+        json_log=options.json_log,
+        memory_limit_nbytes=options.memory_limit,
+    )
+
+
+def _nbytes(text: str) -> int:
+    digits = text.rstrip("kKmMgGtT")
+    unit = text[len(digits) :].lower()
+    if not digits.isdecimal() or unit not in _UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 2G")
+    return int(digits) * _UNITS[unit]

@@ -1,0 +1,263 @@
+"""One connection to the daemon: messages in and out, requests answered, never anything that blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from mcpd.daemon.peer import Peer
+from mcpd.shm import wire
+from mcpd.shm.errors import Internal, LimitExceeded, McpdError, ProtocolError, TimedOut, from_wire
+from mcpd.shm.messages import REQUESTS, WORKER_MESSAGES, ErrorReply, Message, Reply
+from mcpd.shm.transport import MessageSocket, close_fds
+
+log = logging.getLogger("mcpd.daemon")
+
+MAX_TASKS = 64
+"""Requests of one session that may be waiting for something at the same time."""
+FLUSH_TIMEOUT_S = 2.0
+"""How long a session that ends may take to read the reason."""
+
+_CLIENT = wire.Decoder((*REQUESTS, Reply, ErrorReply))
+_WORKER = wire.Decoder((*REQUESTS, *WORKER_MESSAGES, Reply, ErrorReply))
+
+
+class Answer(NamedTuple):
+    """What a request is answered with; the descriptors stay the answerer's and are duplicated."""
+
+    result: dict[str, Any] = {}  # noqa: RUF012  (never written to)
+    fds: tuple[int, ...] = ()
+
+
+class SessionEnded(Exception):
+    """The peer went away before it answered."""
+
+
+class Handler(Protocol):
+    """What a session needs of the server."""
+
+    def handle(
+        self, session: Session, message: Message
+    ) -> Answer | Coroutine[Any, Any, Answer]: ...
+
+    def ended(self, session: Session) -> None:
+        """Called once, when the connection is no more; the process may live on."""
+
+
+class Session:
+    """A connection and the process behind it. Belongs to the event loop's thread.
+
+    Attributes:
+        number: Its id, never used again.
+        client: What the peer calls itself.
+        greeted: Whether its hello was accepted.
+        open: Whether messages still go through.
+        is_worker: Whether it is a worker's, which the supervisor made the socket of.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        peer: Peer,
+        number: int,
+        handler: Handler,
+        *,
+        is_worker: bool = False,
+    ) -> None:
+        self.number = number
+        self.peer = peer
+        self.client = ""
+        self.since_s = time.time()
+        self.greeted = False
+        self.open = True
+        self.is_worker = is_worker
+        self._loop = loop
+        self._socket = MessageSocket(sock)
+        self._fd = self._socket.fileno()
+        self._decoder = _WORKER if is_worker else _CLIENT
+        self._handler = handler
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._last_id = 0
+        self._ending = False
+        loop.add_reader(self._fd, self._readable)
+
+    def __str__(self) -> str:
+        return f"session={self.number} pid={self.peer.pid} client={self.client or '-'}"
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Queues a message; a peer that does not read loses its session, and nobody waits for it."""
+        if not self.open:
+            return
+        message.fds = len(fds)
+        try:
+            self._socket.queue(wire.encode(message), fds)
+        except ProtocolError as error:
+            log.warning("%s ended: %s", self, error)
+            self.close()
+            return
+        self._flush()
+
+    async def request(
+        self, message: Message, fds: Sequence[int] = (), *, timeout_s: float
+    ) -> dict[str, Any]:
+        """Asks the peer and returns its reply's result.
+
+        Raises:
+            SessionEnded: The connection is, or went, away.
+            TimedOut: No reply in time.
+            McpdError: What the peer replied.
+        """
+        if not self.open:
+            raise SessionEnded
+        self._last_id += 1
+        message.id = number = self._last_id
+        future = self._waiting[number] = self._loop.create_future()
+        try:
+            self.send(message, fds)
+            return await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            raise TimedOut(f"{self} did not answer within {timeout_s:g} s") from None
+        finally:
+            del self._waiting[number]
+
+    def fail(self, error: McpdError, message_id: int = 0) -> None:
+        """Tells the peer why, and ends the session when it has read that, or after a moment."""
+        log.warning("%s ended: %s", self, error)
+        self.send(ErrorReply(id=message_id, code=error.code, message=error.message, hint=error.hint))
+        self.finish()
+
+    def finish(self) -> None:
+        """Reads nothing more, and closes once everything queued has been sent, or after a moment."""
+        if not self.open or self._ending:
+            return
+        self._ending = True
+        self._loop.remove_reader(self._fd)
+        if self._socket.pending_nbytes:
+            self._loop.call_later(FLUSH_TIMEOUT_S, self.close)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the connection now. Idempotent."""
+        if not self.open:
+            return
+        self.open = False
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._socket.close()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(SessionEnded())
+        self._handler.ended(self)
+
+    def _readable(self) -> None:
+        try:
+            messages = self._socket.receive()
+        except ProtocolError as error:
+            self.fail(error)
+            return
+        except OSError:
+            self.close()
+            return
+        for body, fds in messages:
+            close_fds(fds)  # no message to the daemon carries any
+            if self.open and not self._ending:
+                self._receive(body)
+        if self._socket.eof:
+            self.close()
+
+    def _receive(self, body: bytes) -> None:
+        try:
+            message = self._decoder.decode(body)
+        except McpdError as error:
+            number = wire.read_envelope(body).id
+            if isinstance(error, ProtocolError):
+                self.fail(error)
+            else:
+                self._reply_error(number, error)
+            return
+        if isinstance(message, (Reply, ErrorReply)):
+            self._resolve(message)
+        elif message.id == 0 and not isinstance(message, WORKER_MESSAGES):
+            self.fail(ProtocolError("request without an id", "Number requests from 1."))
+        else:
+            self._answer(message)
+
+    def _resolve(self, message: Reply | ErrorReply) -> None:
+        future = self._waiting.get(message.id)
+        if future is None or future.done():
+            log.debug("%s late reply id=%d", self, message.id)
+        elif isinstance(message, Reply):
+            future.set_result(message.result)
+        else:
+            future.set_exception(from_wire(message.code, message.message, message.hint))
+
+    def _answer(self, message: Message) -> None:
+        try:
+            outcome = self._handler.handle(self, message)
+        except Exception as error:
+            self._reply_failure(message, error)
+            return
+        if isinstance(outcome, Answer):
+            self._reply(message.id, outcome)
+        elif len(self._tasks) >= MAX_TASKS:
+            outcome.close()
+            self._reply_error(
+                message.id,
+                LimitExceeded(
+                    f"{MAX_TASKS} requests of this session are waiting already",
+                    "Wait for replies before asking more.",
+                ),
+            )
+        else:
+            task = self._loop.create_task(self._answer_later(message, outcome))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer_later(self, message: Message, work: Coroutine[Any, Any, Answer]) -> None:
+        try:
+            answer = await work
+        except Exception as error:
+            self._reply_failure(message, error)
+        else:
+            self._reply(message.id, answer)
+
+    def _reply(self, number: int, answer: Answer) -> None:
+        if number == 0:
+            return
+        try:
+            self.send(Reply(id=number, result=answer.result), answer.fds)
+        except McpdError as error:
+            self._reply_error(number, error)
+
+    def _reply_failure(self, message: Message, error: Exception) -> None:
+        """This is the outermost loop for whatever a request sets off: the daemon lives on."""
+        if not isinstance(error, McpdError):
+            name = type(message).__struct_config__.tag
+            log.error("%s request=%s failed", self, name, exc_info=error)
+            error = Internal(f"{name} failed: {error!r}", "See the daemon's log.")
+        self._reply_error(message.id, error)
+
+    def _reply_error(self, number: int, error: McpdError) -> None:
+        log.info("%s id=%d refused: %s", self, number, error)
+        self.send(ErrorReply(id=number, code=error.code, message=error.message, hint=error.hint))
+
+    def _flush(self) -> None:
+        try:
+            done = self._socket.flush()
+        except (OSError, LimitExceeded) as error:
+            log.info("%s ended: %s", self, error)
+            self.close()
+            return
+        if not done:
+            self._loop.add_writer(self._fd, self._flush)
+            return
+        self._loop.remove_writer(self._fd)
+        if self._ending:
+            self.close()
