@@ -1,0 +1,1 @@
+"""One module per tool, each with `call(link, arguments)`; the manifest lists them."""
