@@ -1,0 +1,360 @@
+"""What a slot holds: named tensors or one image, and the description that says so.
+
+The description is `struct mcpd_description` of native/src/layout.h: a head of 128 bytes and 192
+bytes for each tensor, little-endian. Those that come from shared memory are another process's and
+are checked here, once for each different one, before anything is made of them.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from mcpd.shm.errors import InvalidRequest, ProtocolError
+from mcpd.shm.formats import (
+    ALIGN_NBYTES,
+    ENCODED,
+    FORMAT_CODES,
+    FORMAT_NAMES,
+    MATRIX_CODES,
+    MATRIX_NAMES,
+    RANGE_CODES,
+    RANGE_NAMES,
+    ROTATIONS,
+    Plane,
+    align,
+    check_frame,
+    frame_layout,
+    plane_shapes,
+)
+
+MAX_TENSORS = 16
+MAX_DIMENSIONS = 8
+MAX_NAME_NBYTES = 31
+
+KIND_BUNDLE, KIND_FRAME, KIND_ENCODED = 1, 2, 3
+
+DTYPES: dict[str, tuple[int, int, str]] = {
+    "bool": (1, 1, "bool"),
+    "uint8": (2, 1, "uint8"),
+    "int8": (3, 1, "int8"),
+    "uint16": (4, 2, "uint16"),
+    "int16": (5, 2, "int16"),
+    "uint32": (6, 4, "uint32"),
+    "int32": (7, 4, "int32"),
+    "uint64": (8, 8, "uint64"),
+    "int64": (9, 8, "int64"),
+    "float16": (10, 2, "float16"),
+    "float32": (11, 4, "float32"),
+    "float64": (12, 8, "float64"),
+    "complex64": (13, 8, "complex64"),
+    "complex128": (14, 16, "complex128"),
+    "bfloat16": (15, 2, "uint16"),
+    "float8_e4m3": (16, 1, "uint8"),
+    "float8_e5m2": (17, 1, "uint8"),
+}
+"""By name: the code of enum mcpd_dtype, bytes of an element, and numpy's name for its bits."""
+
+_DTYPE_NAMES = {code: name for name, (code, _, _) in DTYPES.items()}
+_HEAD = struct.Struct("<5I2B2x2I4Q4Q32x")
+_TENSOR = struct.Struct("<32sHBBfi4xQQ8Q8q")
+HEAD_NBYTES = _HEAD.size
+TENSOR_NBYTES = _TENSOR.size
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor's element type, one of DTYPES, and its shape.
+
+    Raises:
+        InvalidRequest: Unknown dtype, more than 8 dimensions or a negative one.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise InvalidRequest(f"unknown dtype {self.dtype!r}", f"Known: {', '.join(DTYPES)}.")
+        object.__setattr__(self, "shape", tuple(int(length) for length in self.shape))
+        if len(self.shape) > MAX_DIMENSIONS or min(self.shape, default=0) < 0:
+            raise InvalidRequest(
+                f"shape {self.shape} is not one of a tensor",
+                f"At most {MAX_DIMENSIONS} dimensions, none below 0.",
+            )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, without padding."""
+        return math.prod(self.shape) * DTYPES[self.dtype][1]
+
+
+class Tensor(NamedTuple):
+    """One tensor of a slot. Quantised values are real / scale + zero_point; scale 0: not so."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """Bytes from element to element of each dimension."""
+    offset: int
+    nbytes: int
+    scale: float = 0.0
+    zero_point: int = 0
+    flags: int = 0
+
+    @property
+    def numpy_dtype(self) -> str:
+        """numpy's name for the elements; bfloat16 and float8 come as unsigned integers."""
+        return DTYPES[self.dtype][2]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a slot holds: kind, the image's geometry, the tensors. Immutable.
+
+    Attributes:
+        kind: KIND_BUNDLE, KIND_FRAME or KIND_ENCODED.
+        format: Pixel format's name, "" for a bundle.
+        matrix: "bt601", "bt709" or "" if not known.
+        range: "limited", "full" or "" if not known.
+        rotation: Degrees clockwise that show it upright.
+    """
+
+    kind: int
+    format: str = ""
+    width: int = 0
+    height: int = 0
+    rotation: int = 0
+    matrix: str = ""
+    range: str = ""
+    planes: tuple[Plane, ...] = ()
+    tensors: tuple[Tensor, ...] = ()
+
+    @cached_property
+    def extent(self) -> int:
+        """One past the last byte of the slot that planes and tensors take."""
+        ends = [plane.end for plane in self.planes]
+        ends += [tensor.offset + tensor.nbytes for tensor in self.tensors]
+        return max(ends, default=0)
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The bytes of it: HEAD_NBYTES and TENSOR_NBYTES for each tensor."""
+        fill = (0,) * (4 - len(self.planes))
+        head = _HEAD.pack(
+            self.kind,
+            FORMAT_CODES.get(self.format, 0),
+            self.width,
+            self.height,
+            self.rotation,
+            MATRIX_CODES.get(self.matrix, 0),
+            RANGE_CODES.get(self.range, 0),
+            len(self.planes),
+            len(self.tensors),
+            *(plane.offset for plane in self.planes),
+            *fill,
+            *(plane.stride for plane in self.planes),
+            *fill,
+        )
+        return head + b"".join(map(_pack_tensor, self.tensors))
+
+
+def describe_frame(
+    format: str,
+    width: int,
+    height: int,
+    *,
+    rotation: int = 0,
+    matrix: str = "bt709",
+    range: str = "limited",
+) -> Description:
+    """The description of a frame as mcpd lays it out.
+
+    Raises:
+        InvalidRequest: A value out of its limits; see formats.check_frame.
+    """
+    check_frame(format, width, height)
+    for what, value, known in (
+        ("matrix", matrix, MATRIX_CODES),
+        ("range", range, RANGE_CODES),
+        ("rotation", rotation, ROTATIONS),
+    ):
+        if value not in known:
+            allowed = ", ".join(map(str, known))
+            raise InvalidRequest(f"{what} {value!r} is not one of {allowed}")
+    encoded = format in ENCODED
+    return Description(
+        KIND_ENCODED if encoded else KIND_FRAME,
+        format,
+        width,
+        height,
+        rotation,
+        matrix,
+        range,
+        () if encoded else frame_layout(format, width, height).planes,
+    )
+
+
+def describe_tensors(specs: Mapping[str, TensorSpec]) -> Description:
+    """The description of a bundle: tensors one after the other, each 64-byte aligned, C order.
+
+    Raises:
+        InvalidRequest: Too many tensors, or a name that a tensor cannot have.
+    """
+    if len(specs) > MAX_TENSORS:
+        raise InvalidRequest(f"{len(specs)} tensors in a bundle, the limit is {MAX_TENSORS}")
+    tensors = []
+    offset = 0
+    for name, spec in specs.items():
+        _check_name(name)
+        strides = _c_strides(spec.shape, DTYPES[spec.dtype][1])
+        tensors.append(Tensor(name, spec.dtype, spec.shape, strides, offset, spec.nbytes))
+        offset = align(offset + spec.nbytes)
+    return Description(KIND_BUNDLE, tensors=tuple(tensors))
+
+
+@lru_cache(maxsize=1024)
+def parse_description(data: bytes, slot_nbytes: int) -> Description:
+    """Reads a description that another process wrote; nothing in it reaches out of the slot.
+
+    Args:
+        data: As PinnedSlot.description: a copy that the writer can no longer change.
+        slot_nbytes: Size of the slot, from the daemon.
+
+    Raises:
+        ProtocolError: It describes no slot; the message has the field, its value and the limit.
+    """
+    if len(data) < HEAD_NBYTES:
+        raise ProtocolError(f"slot description has {len(data)} bytes, needs {HEAD_NBYTES}")
+    kind, code, width, height, rotation, matrix, colour_range, nplanes, ntensors, *places = (
+        _HEAD.unpack_from(data)
+    )
+    if kind not in (KIND_BUNDLE, KIND_FRAME, KIND_ENCODED):
+        raise ProtocolError(f"slot description: kind {kind} is not in 1..3")
+    if ntensors > MAX_TENSORS or len(data) < HEAD_NBYTES + ntensors * TENSOR_NBYTES:
+        raise ProtocolError(f"slot description: ntensors {ntensors} in {len(data)} bytes")
+    name = FORMAT_NAMES.get(code, "")
+    planes: tuple[Plane, ...] = ()
+    if kind == KIND_BUNDLE:
+        name, width, height = "", 0, 0
+    else:
+        if rotation not in ROTATIONS:
+            raise ProtocolError(f"slot description: rotation {rotation} is not one of {ROTATIONS}")
+        if (name in ENCODED) != (kind == KIND_ENCODED):
+            raise ProtocolError(f"slot description: kind {kind} with format {code}")
+        if kind == KIND_FRAME:
+            planes = _read_planes(name, width, height, nplanes, places, slot_nbytes)
+    tensors = tuple(
+        _read_tensor(data, HEAD_NBYTES + index * TENSOR_NBYTES, slot_nbytes)
+        for index in range(ntensors)
+    )
+    if len({tensor.name for tensor in tensors}) != ntensors:
+        raise ProtocolError("slot description: two tensors have the same name")
+    return Description(
+        kind,
+        name,
+        width,
+        height,
+        rotation,
+        MATRIX_NAMES.get(matrix, ""),
+        RANGE_NAMES.get(colour_range, ""),
+        planes,
+        tensors,
+    )
+
+
+def _read_planes(
+    format: str, width: int, height: int, nplanes: int, places: list[int], slot_nbytes: int
+) -> tuple[Plane, ...]:
+    try:
+        shapes = plane_shapes(format, width, height)
+    except InvalidRequest as error:
+        raise ProtocolError(f"slot description: {error.message}") from error
+    if nplanes != len(shapes):
+        raise ProtocolError(f"slot description: {nplanes} planes, {format} has {len(shapes)}")
+    planes = []
+    for (shape, row_nbytes), offset, stride in zip(shapes, places[:4], places[4:], strict=False):
+        plane = Plane(offset, stride, shape[0], row_nbytes, shape)
+        if stride < row_nbytes or plane.end > slot_nbytes:
+            raise ProtocolError(
+                f"slot description: plane at {offset} with {shape[0]} rows of {row_nbytes} bytes "
+                f"every {stride} does not fit a slot of {slot_nbytes} bytes"
+            )
+        planes.append(plane)
+    return tuple(planes)
+
+
+def _read_tensor(data: bytes, start: int, slot_nbytes: int) -> Tensor:
+    raw_name, code, ndim, flags, scale, zero_point, offset, nbytes, *lengths = _TENSOR.unpack_from(
+        data, start
+    )
+    try:
+        name = raw_name.rstrip(b"\0").decode()
+        _check_name(name)
+    except (UnicodeDecodeError, InvalidRequest) as error:
+        raise ProtocolError(f"slot description: tensor name {raw_name!r}") from error
+    dtype = _DTYPE_NAMES.get(code)
+    if dtype is None:
+        raise ProtocolError(f"slot description: tensor {name!r} has unknown dtype {code}")
+    if ndim > MAX_DIMENSIONS:
+        raise ProtocolError(
+            f"slot description: tensor {name!r} has {ndim} dimensions, at most {MAX_DIMENSIONS}"
+        )
+    if offset % ALIGN_NBYTES or offset + nbytes > slot_nbytes:
+        raise ProtocolError(
+            f"slot description: tensor {name!r} at {offset} with {nbytes} bytes is not "
+            f"{ALIGN_NBYTES}-byte aligned in a slot of {slot_nbytes} bytes"
+        )
+    shape, strides = tuple(lengths[:ndim]), tuple(lengths[8 : 8 + ndim])
+    item = DTYPES[dtype][1]
+    count = math.prod(shape)
+    # The elements' own bytes are bounded as well: with a stride of 0 a small slot could otherwise
+    # stand for a tensor of any size, and whoever copies it would run out of memory.
+    reach = item + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+    if count and (min(strides, default=0) < 0 or reach > nbytes or count * item > slot_nbytes):
+        raise ProtocolError(
+            f"slot description: tensor {name!r} of shape {shape} and strides {strides} does not "
+            f"fit its {nbytes} bytes"
+        )
+    if not count and max(shape) > slot_nbytes:
+        raise ProtocolError(f"slot description: tensor {name!r} has shape {shape}")
+    return Tensor(name, dtype, shape, strides, offset, nbytes, scale, zero_point, flags)
+
+
+def _pack_tensor(tensor: Tensor) -> bytes:
+    fill = (0,) * (MAX_DIMENSIONS - len(tensor.shape))
+    return _TENSOR.pack(
+        tensor.name.encode(),
+        DTYPES[tensor.dtype][0],
+        len(tensor.shape),
+        tensor.flags,
+        tensor.scale,
+        tensor.zero_point,
+        tensor.offset,
+        tensor.nbytes,
+        *tensor.shape,
+        *fill,
+        *tensor.strides,
+        *fill,
+    )
+
+
+def _check_name(name: str) -> None:
+    if not 1 <= len(name.encode()) <= MAX_NAME_NBYTES or "\0" in name:
+        raise InvalidRequest(
+            f"tensor name {name!r} is not of 1..{MAX_NAME_NBYTES} bytes without a zero byte"
+        )
+
+
+def _c_strides(shape: tuple[int, ...], item_nbytes: int) -> tuple[int, ...]:
+    strides = []
+    step = item_nbytes
+    for length in reversed(shape):
+        strides.append(step)
+        step *= length
+    return tuple(reversed(strides))
