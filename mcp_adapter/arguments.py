@@ -63,7 +63,8 @@ def _string(name: str, value: object, rule: Mapping[str, Any]) -> str:
     limit = rule.get("maxLength", math.inf)
     if not rule.get("minLength", 0) <= len(value) <= limit:
         raise _wrong(name, value, f"must have 1 to {limit} characters, not {len(value)}", rule)
-    if "pattern" in rule and not re.search(rule["pattern"], value):
+    # Ours are anchored at both ends; `$` alone would let a line feed follow.
+    if "pattern" in rule and not re.fullmatch(rule["pattern"], value):
         raise _wrong(name, value, f"must match {rule['pattern']}", rule)
     return value
 
