@@ -67,11 +67,12 @@ def report(name: str, figures: Figures, goals: Sequence[Goal], json: bool) -> No
         document = {"bench": name, "machine": described, "figures": figures, "goals": list(goals)}
         print(json_module.dumps(document, indent=2))
         return
-    print(f"{name} · {described['cpu']}, {described['cores']} cores, Python {described['python']}\n")
+    print(f"{name} · {described['cpu']}, {described['cores']} cores, {described['python']}\n")
     print(_table(figures))
     for goal in goals:
         verdict = "met" if goal["ok"] else "MISSED"
-        print(f"goal: {goal['name']}: {_number(goal['value'])} (limit {_number(goal['limit'])}) {verdict}")
+        value, limit = _number(goal["value"]), _number(goal["limit"])
+        print(f"goal: {goal['name']}: {value} (limit {limit}) {verdict}")
 
 
 @contextlib.contextmanager
@@ -88,8 +89,7 @@ def _table(figures: Figures) -> str:
         lines.append([name, *(_number(row[c]) if c in row else "" for c in columns)])
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns) + 1)]
     return "\n".join(
-        line[0].ljust(widths[0])
-        + "".join(f"  {cell.rjust(width)}" for cell, width in zip(line[1:], widths[1:], strict=True))
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
         for line in lines
     )
 

@@ -1,0 +1,117 @@
+"""The demo's result as a video and a picture: detections drawn beside the true rectangles."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcpd.cli.demo.clip import Clip, Rectangle, add_video_stream, pictures, video_frame
+from mcpd.cli.demo.score import Detected
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw as Canvas
+
+VIDEO_SIZE = (1280, 720)
+_FONT_SIZE = 30
+_COLOURS = {"person": (255, 176, 32), "cat": (64, 200, 255), "cup": (120, 230, 110)}
+_OTHER = (190, 170, 230)
+_TRUTH = (255, 255, 255)
+_INK = (16, 18, 22)
+
+
+def annotate(
+    picture: Image,
+    truth: Mapping[str, Rectangle],
+    detections: Sequence[Detected],
+    title: str,
+) -> None:
+    """Draws onto `picture`: true rectangles thin and white, detections thick with label and score.
+
+    Args:
+        picture: RGB; the coordinates are its pixels.
+        title: A line for the picture's lower left corner.
+    """
+    from PIL import ImageDraw, ImageFont
+
+    canvas = ImageDraw.Draw(picture)
+    font = ImageFont.load_default(_FONT_SIZE)
+    for detection in sorted(detections, key=lambda d: d.score):
+        box = (detection.x0, detection.y0, detection.x1, detection.y1)
+        colour = _COLOURS.get(detection.label, _OTHER)
+        canvas.rectangle(box, outline=colour, width=5 if detection.label in truth else 2)
+    for rectangle in truth.values():
+        canvas.rectangle(rectangle, outline=_TRUTH, width=2)
+    # Labels last, the surest on top, so that no line runs through them.
+    for detection in sorted(detections, key=lambda d: d.score):
+        text = f"{detection.label} {detection.score:.2f}"
+        colour = _COLOURS.get(detection.label, _OTHER)
+        _label(canvas, font, (detection.x0, detection.y0), text, colour, picture.size)
+    _label(canvas, font, (0, picture.size[1]), title, (225, 228, 232), picture.size)
+
+
+def write_still(
+    picture: Image,
+    path: Path,
+) -> None:
+    """Writes a PNG that is there whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        picture.save(part, "PNG")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_annotated(
+    clip: Clip,
+    detections: Sequence[Sequence[Detected]],
+    title: str,
+    video: Path,
+    still: Path,
+    progress: Callable[[int, int], None],
+) -> None:
+    """Decodes the clip again and writes it annotated, at 1280x720, with its middle frame as PNG.
+
+    Args:
+        detections: Those of each frame, in the clip's order and pixels.
+        video: MP4 to write; there whole or not at all.
+        still: PNG to write, in the clip's size.
+        progress: Called with frames done and frames in all.
+    """
+    import av
+
+    part = video.with_name(f".{video.name}.{os.getpid()}")
+    try:
+        with av.open(part, "w", format="mp4") as target:
+            stream = add_video_stream(target, VIDEO_SIZE, clip.fps)
+            for index, (picture, found) in enumerate(zip(pictures(clip), detections, strict=False)):
+                annotate(picture, clip.truth[index], found, f"{title} · frame {index}")
+                if index == len(detections) // 2:
+                    write_still(picture, still)
+                shown = video_frame(picture.resize(VIDEO_SIZE), index, clip.fps)
+                target.mux(stream.encode(shown))
+                progress(index + 1, len(detections))
+            target.mux(stream.encode(None))
+        part.replace(video)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _label(
+    canvas: Canvas,
+    font: Any,
+    corner: tuple[float, float],
+    text: str,
+    colour: tuple[int, int, int],
+    size: tuple[int, int],
+) -> None:
+    """Text on a filled ground that stands on `corner`, moved as far as needed to be visible."""
+    left, top, right, bottom = canvas.textbbox((0, 0), text, font)
+    width, height = right - left + 16, bottom - top + 14
+    x = min(max(corner[0], 0), size[0] - width)
+    y = min(max(corner[1] - height, 0), size[1] - height)
+    canvas.rectangle((x, y, x + width, y + height), fill=colour)
+    canvas.text((x + 8 - left, y + 7 - top), text, _INK, font)

@@ -1,0 +1,162 @@
+"""The clip through shared memory into the detector: every frame, shown live and measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mcpd.cli.demo.clip import Clip
+from mcpd.cli.demo.leftover import Census
+from mcpd.cli.demo.processes import PrivateDaemon, Process
+from mcpd.cli.demo.readings import ProcessReader, Reading, Stretch, Use
+from mcpd.cli.demo.screen import Bar, Screen
+from mcpd.shm.errors import McpdError, TimedOut
+
+if TYPE_CHECKING:
+    from mcpd.shm.client import Client
+    from mcpd.shm.results import Detection, Result
+
+STREAM = "demo"
+MODEL = "ssdlite-coco"
+_READ_EVERY = 10
+_ASK_EVERY = 60
+"""Frames between readings: through /proc, and by asking the daemon, which is traffic itself."""
+_RESULT_S = 60.0
+_STREAM_S = 20.0
+
+
+@dataclass
+class Streamed:
+    """What came of it.
+
+    Attributes:
+        detections: Those of each frame, in order.
+        seconds: From the first result to the last.
+        handover_ms, latency_ms: For each frame: from its publishing until the worker took it, and
+            until its result was published.
+        uses: For each process: what it used per frame.
+        source: The source's own summary.
+    """
+
+    detections: list[list[Detection]] = field(default_factory=list)
+    seconds: float = 0.0
+    handover_ms: list[float] = field(default_factory=list)
+    latency_ms: list[float] = field(default_factory=list)
+    uses: dict[str, Use] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
+
+
+def stream_clip(
+    clip: Clip,
+    daemon: PrivateDaemon,
+    client: Client,
+    census: Census,
+    screen: Screen,
+    *,
+    max_speed: bool,
+) -> Streamed:
+    """Starts a source for the clip and collects the detector's result for each of its frames.
+
+    The source begins when the worker has attached, and every reader is lossless: the detector
+    gets every frame, and a machine that is too slow for the clip's pace holds the source back.
+
+    Raises:
+        McpdError: The source or the model failed, or no result came for 60 s.
+    """
+    arguments = [sys.executable, "-P", "-m", "mcpd.daemon.source", "--socket", str(daemon.socket)]
+    arguments += ["--stream", STREAM, "--wait-readers", "1", "--progress", "none", "--json"]
+    if max_speed:
+        arguments.append("--max-speed")
+    streamed = Streamed()
+    with Process("source", [*arguments, "--", str(clip.path)]) as source:
+        _wait_for_stream(client, source)
+        with (
+            screen.bar(f"detecting with {MODEL}", len(clip.truth)) as bar,
+            client.results(STREAM, model=MODEL, frames="lossless", timeout_s=_RESULT_S) as results,
+        ):
+            parts = census.note([source.pid])
+            meters = _meters(clip, client, source.pid, parts, daemon.pid, screen)
+            began = 0.0
+            for result in results:
+                with result:
+                    _take(streamed, result)
+                done = len(streamed.detections)
+                if done == 1:
+                    began = time.monotonic()
+                if done % _READ_EVERY == 1 or done == len(clip.truth):
+                    for meter in meters.values():
+                        meter.take(done)
+                _show(bar, streamed, clip)
+            streamed.seconds = time.monotonic() - began
+        census.note()
+        if source.wait(10.0) != 0:
+            raise source.failure()
+        streamed.source = json.loads(source.output().splitlines()[-1])
+    uses = {name: meter.use() for name, meter in meters.items()}
+    streamed.uses = {name: use for name, use in uses.items() if use is not None}
+    return streamed
+
+
+def describe(detections: Sequence[Detection]) -> str:
+    """Labels and scores on one line, the surest first."""
+    ordered = sorted(detections, key=lambda d: d.score, reverse=True)
+    return "  ".join(f"{d.label} {d.score:.2f}" for d in ordered) or "nothing"
+
+
+def _wait_for_stream(client: Client, source: Process) -> None:
+    deadline = time.monotonic() + _STREAM_S
+    while all(stream["name"] != STREAM for stream in client.list("streams")):
+        if source.poll() is not None:
+            raise source.failure()
+        if time.monotonic() > deadline:
+            raise TimedOut(f"the source has no stream after {_STREAM_S:g} s")
+        time.sleep(0.02)
+
+
+def _take(streamed: Streamed, result: Result) -> None:
+    if result.status != "ok":
+        raise McpdError(f"frame {len(streamed.detections)} failed in the model: {result.error}")
+    streamed.detections.append(list(result.detections))
+    streamed.latency_ms.append(result.latency_ns / 1e6)
+    streamed.handover_ms.append((result.awake_ns - result.source_publish_ns) / 1e6)
+
+
+def _meters(
+    clip: Clip, client: Client, source: int, parts: dict[int, str], daemon: int, screen: Screen
+) -> dict[str, Stretch]:
+    """A stretch for each process that takes part, by the part it plays."""
+    reader = ProcessReader()
+
+    def of_process(pid: int) -> Callable[[], Reading]:
+        return lambda: reader.read(pid)
+
+    meters = {
+        "source": Stretch(lambda: reader.read(source, clip.path)),
+        "daemon": Stretch(lambda: _read_daemon(client, reader, daemon)),
+    }
+    for pid, part in parts.items():
+        meters[part] = Stretch(of_process(pid))
+    meters["client"] = Stretch(lambda: reader.read_self(screen.nbytes))
+    return meters
+
+
+def _read_daemon(client: Client, reader: ProcessReader, pid: int) -> Reading:
+    """The daemon is not dumpable: it tells its own bytes, only its CPU time is for all to see."""
+    io = client.status()["daemon"]["io"]
+    return Reading(reader.cpu_s(pid), io["rchar"] + io["wchar"])
+
+
+def _show(bar: Bar, streamed: Streamed, clip: Clip) -> None:
+    done = len(streamed.detections)
+    text = describe(streamed.detections[-1])
+    bar.advance(done, len(clip.truth), text)
+    if done % clip.fps == 0:
+        boxes = "  ".join(
+            f"{d.label} {d.score:.2f} ({d.x0:.0f},{d.y0:.0f} {d.x1:.0f},{d.y1:.0f})"
+            for d in sorted(streamed.detections[-1], key=lambda d: d.score, reverse=True)
+        )
+        bar.line(f"frame {done - 1:4d}  {streamed.latency_ms[-1]:5.1f} ms  {boxes}")
