@@ -1,14 +1,9 @@
 /* mcpd.native._core.Preparation: prepare/ as Python sees it. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "binding.h"
 
-#include <errno.h>
 #include <string.h>
-#include <structmember.h>
 
 #include "prepare/prepare.h"
-
-int mcpd_binding_add_prepare(PyObject *module);
 
 typedef struct {
     PyObject_HEAD
@@ -87,31 +82,17 @@ static PyObject *preparation_new(PyTypeObject *type, PyObject *args, PyObject *k
     uint32_t nstrides, nchannels;
     char why[200] = "";
     Preparation *self;
+    allocfunc allocate;
     int failed;
 
-    /* "I" does not check its range; every value is checked by the plan, so wrapping is harmless
-     * only where it is refused: read the sizes as unsigned long and check them here. */
-    unsigned long sizes[7];
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$kkkO!O!kkkksssssdO!O!d:Preparation", names, &sizes[0], &sizes[1],
-            &sizes[2], &PyTuple_Type, &offsets, &PyTuple_Type, &strides, &sizes[3], &sizes[4],
-            &sizes[5], &sizes[6], &layout, &dtype, &channels, &resize, &sampling, &spec.scale,
+            args, kwargs, "$O&O&O&O!O!O&O&O&O&sssssdO!O!d:Preparation", names, mcpd_binding_u32,
+            &spec.format, mcpd_binding_u32, &spec.width, mcpd_binding_u32, &spec.height,
+            &PyTuple_Type, &offsets, &PyTuple_Type, &strides, mcpd_binding_u32, &spec.matrix,
+            mcpd_binding_u32, &spec.range, mcpd_binding_u32, &spec.out_width, mcpd_binding_u32,
+            &spec.out_height, &layout, &dtype, &channels, &resize, &sampling, &spec.scale,
             &PyTuple_Type, &mean, &PyTuple_Type, &std, &spec.pad_value))
         return NULL;
-    for (int i = 0; i < 7; i++) {
-        static const char *const labels[] = {"format", "width", "height", "matrix",
-                                             "range", "out_width", "out_height"};
-        if (sizes[i] > MCPD_PREPARE_MAX_SIDE)
-            return PyErr_Format(PyExc_ValueError, "%s is %lu, the limit is %u", labels[i], sizes[i],
-                                MCPD_PREPARE_MAX_SIDE);
-    }
-    spec.format = (uint32_t)sizes[0];
-    spec.width = (uint32_t)sizes[1];
-    spec.height = (uint32_t)sizes[2];
-    spec.matrix = (uint32_t)sizes[3];
-    spec.range = (uint32_t)sizes[4];
-    spec.out_width = (uint32_t)sizes[5];
-    spec.out_height = (uint32_t)sizes[6];
     if ((chosen[0] = choice("layout", layout, layouts)) < 0 ||
         (chosen[1] = choice("dtype", dtype, dtypes)) < 0 ||
         (chosen[2] = choice("channels", channels, channel_orders)) < 0 ||
@@ -132,7 +113,7 @@ static PyObject *preparation_new(PyTypeObject *type, PyObject *args, PyObject *k
     if (nstrides != spec.nplanes)
         return PyErr_Format(PyExc_ValueError, "%u plane strides for %u plane offsets", nstrides,
                             spec.nplanes);
-    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     self = (Preparation *)allocate(type, 0);
     if (!self)
         return NULL;
@@ -252,12 +233,10 @@ static PyType_Spec preparation_spec = {
 
 int mcpd_binding_add_prepare(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &preparation_spec, NULL);
-    int failed;
+    PyTypeObject *type = mcpd_binding_add_type(module, &preparation_spec);
 
     if (!type)
         return -1;
-    failed = PyModule_AddObjectRef(module, "Preparation", type);
     Py_DECREF(type);
-    return failed;
+    return 0;
 }
