@@ -167,7 +167,9 @@ class Slot:
             self.core.nbytes = 0
         views = self.tensors
         for name, array in arrays.items():
-            views[name][...] = array
+            view = views[name]
+            # bfloat16 and float8 are carried as their bits, everything else by value.
+            view[...] = array if view.dtype.name == array.dtype.name else array.view(view.dtype)
 
     def set_source(self, frame: Frame) -> None:
         """Makes this the result of `frame`: its sequence number, stream, times and trace."""

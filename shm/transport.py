@@ -151,16 +151,20 @@ class MessageSocket:
                 self._outbound[0] = (view[sent:], [])
         return True
 
+    def drop_outbound(self) -> None:
+        """Forgets what waits to be sent, for when the peer reads no more but may have spoken."""
+        for _, fds in self._outbound:
+            close_fds(fds)
+        self._outbound.clear()
+        self._outbound_nbytes = 0
+
     def close(self) -> None:
         """Closes the socket and every descriptor still waiting in either direction. Idempotent."""
         if self._closed:
             return
         self._closed = True
         self._drop_inbound()
-        for _, fds in self._outbound:
-            close_fds(fds)
-        self._outbound.clear()
-        self._outbound_nbytes = 0
+        self.drop_outbound()
         self._sock.close()
 
     def _send(self, view: memoryview, fds: list[int]) -> int:

@@ -1,0 +1,87 @@
+"""The streams whose ends are in this process and belong to one session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mcpd.shm.errors import NotFound
+
+if TYPE_CHECKING:
+    from mcpd.shm.messages import ReaderJoin, ReaderLeave, StreamEndedNote
+    from mcpd.shm.stream import ReaderStream, WriterStream
+
+
+class SessionStreams:
+    """Passes what the daemon says about a stream on to its writer or readers here.
+
+    Safe for threads. The connection's I/O thread calls `join_reader`, `leave_reader`, `end` and
+    `end_all`; streams add and remove themselves.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._writers: dict[int, WriterStream] = {}
+        self._readers: dict[int, ReaderStream] = {}
+        self._over = False
+
+    def add_writer(self, stream: WriterStream) -> None:
+        """From now on readers join and leave this writer, and it ends with the session."""
+        with self._lock:
+            self._writers[stream.stream_id] = stream
+            over = self._over
+        if over:
+            stream.mark_ended("shutdown")
+
+    def remove_writer(self, stream: WriterStream) -> None:
+        """Undoes add_writer."""
+        with self._lock:
+            self._writers.pop(stream.stream_id, None)
+
+    def add_reader(self, stream: ReaderStream) -> None:
+        """From now on this reader ends with the session."""
+        with self._lock:
+            self._readers[stream.reader_id] = stream
+            over = self._over
+        if over:
+            stream.mark_ended("shutdown")
+
+    def remove_reader(self, stream: ReaderStream) -> None:
+        """Undoes add_reader."""
+        with self._lock:
+            self._readers.pop(stream.reader_id, None)
+
+    def all(self) -> list[WriterStream | ReaderStream]:
+        """Every stream end that is open: writers first."""
+        with self._lock:
+            return [*self._writers.values(), *self._readers.values()]
+
+    def join_reader(self, message: ReaderJoin, fds: Sequence[int]) -> int:
+        """Admits a reader to a writer of this session: the first sequence number it is owed."""
+        writer = self._writer(message.stream)
+        return writer.join_reader(message.reader, fds, message.max_pins, message.policy)
+
+    def leave_reader(self, message: ReaderLeave) -> None:
+        """Tells the writer that a reader is gone."""
+        self._writer(message.stream).leave_reader(message.reader, message.pins)
+
+    def end(self, message: StreamEndedNote) -> None:
+        """Ends one stream's ends here."""
+        for stream in self.all():
+            if stream.stream_id == message.stream:
+                stream.mark_ended(message.reason)
+
+    def end_all(self) -> None:
+        """The session is over: everybody who waits on a stream of it is woken, now and later."""
+        with self._lock:
+            self._over = True
+        for stream in self.all():
+            stream.mark_ended("shutdown")
+
+    def _writer(self, stream_id: int) -> WriterStream:
+        with self._lock:
+            writer = self._writers.get(stream_id)
+        if writer is None:
+            raise NotFound(f"this session writes no stream {stream_id}")
+        return writer
