@@ -7,7 +7,7 @@ are made and closed. They may be used from several threads; every blocking call 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import msgspec
@@ -64,6 +64,7 @@ class WriterStream:
         grant: Numbers of the stream, from the daemon.
         name: Of the stream.
         stream_id: Its number, as in Result.source_stream.
+        readers: Policy of every reader that is attached now, by its number; replaced, never changed.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class WriterStream:
         self.slots = grant.slots
         self.slot_nbytes = grant.slot_nbytes
         self.description = description
+        self.readers: Mapping[int, str] = {}
         self._closed = False
         connection.streams.add_writer(self)
 
@@ -182,7 +184,7 @@ class WriterStream:
         if len(fds) != 2 or policy not in POLICY_CODES:
             raise ProtocolError(f"reader_join with {len(fds)} descriptors and policy {policy!r}")
         try:
-            return self._core.add_reader(reader_id, fds[0], fds[1], max_pins, POLICY_CODES[policy])
+            owed = self._core.add_reader(reader_id, fds[0], fds[1], max_pins, POLICY_CODES[policy])
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise LimitExceeded(
@@ -195,9 +197,12 @@ class WriterStream:
                     f"stream {self.name!r} has {_core.MAX_READERS} readers, the most there can be"
                 ) from error
             raise
+        self.readers = {**self.readers, reader_id: policy}
+        return owed
 
     def leave_reader(self, reader_id: int, pins: str) -> None:
         """A reader is gone: what it was owed is free; its pins too unless they are to be kept."""
+        self.readers = {key: value for key, value in self.readers.items() if key != reader_id}
         if pins == "keep":
             self._core.release_reader(reader_id)
         else:
