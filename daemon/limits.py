@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from mcpd.native import _core
+from mcpd.shm import formats
 from mcpd.shm.errors import InvalidRequest, LimitExceeded, OutOfMemory
 from mcpd.shm.messages import StreamSpec
 
@@ -123,7 +124,7 @@ def check_name(name: str, kind: str, *, worker: bool) -> None:
 
 
 def check_spec(name: str, spec: StreamSpec) -> int:
-    """The slot size in whole pages; InvalidRequest or LimitExceeded naming the value and its limit."""
+    """The slot size in whole pages; InvalidRequest or LimitExceeded with the value and limit."""
     if spec.kind not in KINDS:
         raise InvalidRequest(f"stream {name!r}: kind {spec.kind!r} is not one of {KINDS}")
     if spec.memory not in MEMORIES:
@@ -132,6 +133,8 @@ def check_spec(name: str, spec: StreamSpec) -> int:
     _within(name, "slot_nbytes", spec.slot_nbytes, 1, MAX_SLOT_NBYTES)
     _within(name, "history", spec.history, 1, _core.MAX_SLOTS)
     _within(name, "holds", spec.holds, 1, _core.MAX_SLOTS)
+    if spec.format:
+        _check_frame(name, spec)
     check_room(name, spec, pins=1)
     return (spec.slot_nbytes + PAGE_NBYTES - 1) // PAGE_NBYTES * PAGE_NBYTES
 
@@ -153,6 +156,20 @@ def check_policy(policy: str, max_pins: int) -> None:
         raise InvalidRequest(f"policy {policy!r} is not one of {', '.join(POLICIES)}")
     if not 1 <= max_pins <= _core.MAX_PINS:
         raise InvalidRequest(f"max_pins is {max_pins}; it must be 1 to {_core.MAX_PINS}")
+
+
+def _check_frame(name: str, spec: StreamSpec) -> None:
+    formats.check_frame(spec.format, spec.width, spec.height)
+    if spec.format in formats.ENCODED:
+        return
+    planes = formats.plane_shapes(spec.format, spec.width, spec.height)
+    needed = sum(shape[0] * row_nbytes for shape, row_nbytes in planes)
+    if spec.slot_nbytes < needed:
+        raise InvalidRequest(
+            f"stream {name!r}: a {spec.width}x{spec.height} {spec.format} frame has {needed} "
+            f"bytes, slot_nbytes is {spec.slot_nbytes}",
+            f"Create the stream with slot_nbytes={needed} or more.",
+        )
 
 
 def _within(name: str, what: str, value: int, low: int, high: int) -> None:

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection: pid and uid from the kernel, and a pidfd if it can be had."""
+"""Who is at the other end of a connection: pid and uid from the kernel, and a pidfd."""
 
 from __future__ import annotations
 

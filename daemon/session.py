@@ -1,4 +1,4 @@
-"""One connection to the daemon: messages in and out, requests answered, never anything that blocks."""
+"""One connection to the daemon: messages in and out, requests answered, and nothing that blocks."""
 
 from __future__ import annotations
 
@@ -35,6 +35,14 @@ class Answer(NamedTuple):
 
 class SessionEnded(Exception):
     """The peer went away before it answered."""
+
+
+class EndOfSession(Exception):
+    """Raised by a handler: the request is refused, and the session with it."""
+
+    def __init__(self, error: McpdError) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class Handler(Protocol):
@@ -87,11 +95,21 @@ class Session:
         self._ending = False
         loop.add_reader(self._fd, self._readable)
 
+    @property
+    def bytes_in(self) -> int:
+        """Bytes received from the peer."""
+        return self._socket.bytes_in
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes sent to the peer."""
+        return self._socket.bytes_out
+
     def __str__(self) -> str:
         return f"session={self.number} pid={self.peer.pid} client={self.client or '-'}"
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Queues a message; a peer that does not read loses its session, and nobody waits for it."""
+        """Queues a message; a peer that does not read loses its session: nobody waits for it."""
         if not self.open:
             return
         message.fds = len(fds)
@@ -129,11 +147,13 @@ class Session:
     def fail(self, error: McpdError, message_id: int = 0) -> None:
         """Tells the peer why, and ends the session when it has read that, or after a moment."""
         log.warning("%s ended: %s", self, error)
-        self.send(ErrorReply(id=message_id, code=error.code, message=error.message, hint=error.hint))
+        self.send(
+            ErrorReply(id=message_id, code=error.code, message=error.message, hint=error.hint)
+        )
         self.finish()
 
     def finish(self) -> None:
-        """Reads nothing more, and closes once everything queued has been sent, or after a moment."""
+        """Reads nothing more, and closes when everything queued is sent, or after a moment."""
         if not self.open or self._ending:
             return
         self._ending = True
@@ -201,6 +221,9 @@ class Session:
     def _answer(self, message: Message) -> None:
         try:
             outcome = self._handler.handle(self, message)
+        except EndOfSession as end:
+            self.fail(end.error, message.id)
+            return
         except Exception as error:
             self._reply_failure(message, error)
             return

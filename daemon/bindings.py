@@ -1,0 +1,194 @@
+"""Puts models to work on streams: one binding for everybody who wants the same results."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from mcpd.daemon.catalogue import Model
+from mcpd.daemon.leases import Binding, Stream
+from mcpd.daemon.registry import Registry
+from mcpd.daemon.session import Answer, Session, SessionEnded
+from mcpd.daemon.streams import Streams
+from mcpd.daemon.supervisor import Supervisor
+from mcpd.shm.errors import (
+    InvalidRequest,
+    McpdError,
+    ModelFailed,
+    NotFound,
+    StreamClosed,
+    WorkerDied,
+)
+from mcpd.shm.messages import OpenResults, Run, RunOnce, Serve, Unserve
+
+log = logging.getLogger("mcpd.daemon")
+
+SERVE_TIMEOUT_S = 30.0
+"""How long a worker may take to open a binding: it waits for the writer of the frames as well."""
+MAX_WAIT_S = 3600.0
+
+
+class Bindings:
+    """The requests that have models run. Belongs to the event loop's thread."""
+
+    def __init__(self, registry: Registry, streams: Streams, supervisor: Supervisor) -> None:
+        self.table: dict[int, Binding] = {}
+        self._registry = registry
+        self._streams = streams
+        self._supervisor = supervisor
+        self._shared: dict[tuple[int, str, int, str], Binding] = {}
+        self._serving: set[asyncio.Task[None]] = set()
+        registry.on_readers_gone = self._readers_gone
+        registry.on_stream_ended = self._stream_ended
+
+    async def open(self, session: Session, message: OpenResults) -> Answer:
+        """Finds or makes the binding and attaches the caller to its results.
+
+        Raises:
+            NotFound: No such stream or model.
+            ModelFailed: The model could not be loaded, or cannot work on this stream.
+            TimedOut: The model was not loaded in time.
+        """
+        if message.frames not in ("latest", "lossless"):
+            raise InvalidRequest(f"frames is {message.frames!r}; it must be latest or lossless")
+        if not 0 <= message.wait_s <= MAX_WAIT_S:
+            raise InvalidRequest(f"wait_s is {message.wait_s}; it must be 0 to {MAX_WAIT_S:g}")
+        stream = self._find_stream(session, message.stream)
+        model = await self._supervisor.catalogue.find(message.model, message.version)
+        worker = await self._supervisor.ready(model, message.wait_s)
+        if stream.state != "live":
+            raise StreamClosed(f"stream {stream.name!r} has ended", reason="closed")
+        binding = self._binding(stream, model, worker, message)
+        binding.callers += 1
+        try:
+            results = await asyncio.shield(binding.results)
+            reader = await self._streams.join(session, results, message.results, message.max_pins)
+        finally:
+            binding.callers -= 1
+            self._check_use(binding)
+        answer = self._streams.reader_answer(reader)
+        result = {
+            "grant": answer.result,
+            "model": model.name,
+            "version": model.version,
+            "labels": list(model.labels),
+        }
+        return Answer(result, answer.fds)
+
+    def run_once(self, session: Session, message: RunOnce) -> Answer:
+        """Runs a `once` binding on the newest frame of its stream."""
+        binding = self._registry.reader_of(session, message.reader).stream.binding
+        if binding is None or not binding.once:
+            raise InvalidRequest(
+                f"reader {message.reader} does not read results that were opened with once",
+                "Open them with once=True.",
+            )
+        binding.session.send(Run(binding=binding.id, trace_id=message.trace_id))
+        return Answer()
+
+    def _find_stream(self, session: Session, name: str) -> Stream:
+        stream = self._registry.find_stream(name)
+        if stream.hidden and stream.session is not session:
+            raise NotFound(f"no stream {name[:80]!r}")
+        if stream.spec.kind == "results":
+            raise InvalidRequest(
+                f"stream {name!r} carries results; a model works on frames, tensors or requests"
+            )
+        return stream
+
+    def _binding(
+        self, stream: Stream, model: Model, worker: Session, message: OpenResults
+    ) -> Binding:
+        key = (stream.id, model.name, model.version, message.frames)
+        shared = self._shared.get(key)
+        if shared is not None and shared.session is worker and not message.once:
+            return shared
+        number = self._registry.next_id()
+        name = f"{stream.name}@{model.name}"
+        if message.once:
+            name = f"~{number}-{name.lstrip('~')}"
+        elif name in self._registry.names or any(
+            b.results_name == name for b in self.table.values()
+        ):
+            name = f"{name}~{number}"
+        binding = Binding(
+            id=number,
+            key=None if message.once else key,
+            stream=stream,
+            session=worker,
+            model=model.name,
+            version=model.version,
+            frames=message.frames,
+            once=message.once,
+            results=asyncio.get_running_loop().create_future(),
+            results_name=name,
+        )
+        self.table[number] = binding
+        if binding.key is not None:
+            self._shared[binding.key] = binding
+        task = asyncio.get_running_loop().create_task(self._serve(binding))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        return binding
+
+    async def _serve(self, binding: Binding) -> None:
+        """Has the worker open the binding; resolves binding.results, one way or the other."""
+        request = Serve(
+            binding=binding.id,
+            stream=binding.stream.name,
+            results_name=binding.results_name,
+            frames=binding.frames,
+            once=binding.once,
+        )
+        try:
+            result = await binding.session.request(request, timeout_s=SERVE_TIMEOUT_S)
+            stream = self._registry.streams.get(result.get("stream", 0))
+            if stream is None or stream.session is not binding.session:
+                raise ModelFailed(f"the worker of {binding.model!r} answered {result!r}")
+        except SessionEnded:
+            self._fail(binding, WorkerDied(f"the worker of model {binding.model!r} died"))
+        except McpdError as error:
+            self._fail(binding, error)
+            binding.session.send(Unserve(binding=binding.id))
+        else:
+            stream.binding = binding
+            log.info(
+                "binding=%d stream=%s model=%s results=%s frames=%s",
+                *(binding.id, binding.stream.name, binding.model, stream.name, binding.frames),
+            )
+            binding.results.set_result(stream)
+
+    def _fail(self, binding: Binding, error: McpdError) -> None:
+        self._forget(binding)
+        binding.results.set_exception(error)
+        binding.results.exception()  # nobody may be left to take it
+
+    def _forget(self, binding: Binding) -> None:
+        self.table.pop(binding.id, None)
+        if binding.key is not None and self._shared.get(binding.key) is binding:
+            del self._shared[binding.key]
+
+    def _readers_gone(self, stream: Stream) -> None:
+        if stream.binding is not None:
+            self._check_use(stream.binding)
+
+    def _check_use(self, binding: Binding) -> None:
+        """Lets the worker stop when nobody reads these results any more, nor is about to."""
+        if binding.callers or binding.id not in self.table or not binding.results.done():
+            return
+        stream = binding.results.result()
+        if any(reader.state != "quarantined" for reader in stream.readers.values()):
+            return
+        self._forget(binding)
+        self._registry.forget_name(stream)
+        binding.session.send(Unserve(binding=binding.id))
+        log.info("binding=%d model=%s has no readers left", binding.id, binding.model)
+
+    def _stream_ended(self, stream: Stream) -> None:
+        if stream.binding is not None:
+            self._forget(stream.binding)
+        for binding in self.table.values():
+            # The worker sees its end and ends the results; nobody may join this binding now.
+            key = binding.key
+            if binding.stream is stream and key and self._shared.get(key) is binding:
+                del self._shared[key]
