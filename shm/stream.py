@@ -64,7 +64,7 @@ class WriterStream:
         grant: Numbers of the stream, from the daemon.
         name: Of the stream.
         stream_id: Its number, as in Result.source_stream.
-        readers: Policy of every reader that is attached now, by its number; replaced, never changed.
+        readers: Policy of every reader attached now, by its number; replaced, never changed.
     """
 
     def __init__(
