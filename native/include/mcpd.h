@@ -125,18 +125,26 @@ MCPD_API int mcpd_writer_remove_reader(mcpd_writer *writer, uint64_t reader_id);
 /*
  * Takes a free slot, the most recently freed first; returns its index. timeout_ns 0: do not wait,
  * negative: for ever. -EAGAIN: would block; -ETIMEDOUT; -EBUSY: the writer holds `holds` slots
- * already; -EPIPE: the stream has ended.
+ * already; -EPIPE: the stream has ended; -EINTR: a signal handler ran while waiting.
  */
 MCPD_API int mcpd_writer_acquire(mcpd_writer *writer, int64_t timeout_ns);
+/*
+ * For event loops. arm: go to sleep; 1 if an acquire would return at once (then still awake), else 0
+ * and wake_fd will become readable. disarm: awake again, wake_fd drained. An acquire that finds
+ * nothing while armed drains wake_fd and leaves the loop armed.
+ */
+MCPD_API int mcpd_writer_arm(mcpd_writer *writer);
+MCPD_API int mcpd_writer_disarm(mcpd_writer *writer);
 MCPD_API void *mcpd_writer_slot(mcpd_writer *writer, uint32_t slot);
 MCPD_API struct mcpd_description *mcpd_writer_description(mcpd_writer *writer, uint32_t slot);
 /*
  * Publishes an acquired slot and wakes the readers that sleep. Returns its sequence number; generation,
  * seq and publish_ns of meta are set by the call. hold: keep the slot from reuse until released,
- * because the writer still looks at it (a decoder's reference frame).
+ * because the writer still looks at it (a decoder's reference frame). -EINVAL: not acquired, or more
+ * nbytes than a slot has; -EPIPE: the stream has ended (the slot stays acquired).
  */
-MCPD_API int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot,
-                                     const struct mcpd_meta *meta, int hold);
+MCPD_API int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot, struct mcpd_meta *meta,
+                                     int hold);
 MCPD_API int mcpd_writer_abandon(mcpd_writer *writer, uint32_t slot); /* give back unpublished */
 MCPD_API int mcpd_writer_release(mcpd_writer *writer, uint32_t slot); /* end of a hold */
 /* Ends the stream for every reader and wakes them all. */

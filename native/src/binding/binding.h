@@ -7,6 +7,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <errno.h>
 #include <stdint.h>
 
 struct mcpd_module_state {
@@ -40,5 +41,10 @@ int mcpd_binding_timeout(const char *function, PyObject *const *args, Py_ssize_t
 
 /* Sets OSError(error, "what: reason"), or what Python calls that errno. error > 0. Returns NULL. */
 PyObject *mcpd_binding_oserror(int error, const char *what);
+
+struct mcpd_wctl;
+struct mcpd_rctl;
+PyObject *mcpd_binding_writer_stats(const struct mcpd_wctl *wctl);
+PyObject *mcpd_binding_reader_stats(const struct mcpd_rctl *rctl);
 
 #endif

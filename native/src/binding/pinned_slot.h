@@ -1,0 +1,29 @@
+/*
+ * A Python reader and its pinned slots, as their two files see each other.
+ */
+#ifndef MCPD_BINDING_PINNED_SLOT_H
+#define MCPD_BINDING_PINNED_SLOT_H
+
+#include "binding.h"
+
+#include "mcpd.h"
+
+struct mcpd_py_reader {
+    PyObject_HEAD
+    mcpd_reader *reader; /* NULL once it is closed and unused */
+    Py_ssize_t users;
+    int closed;
+    uint32_t max_pins;
+    PyObject *description; /* bytes of the description seen last, or NULL */
+};
+
+/* While used the C handle stays. Both need the GIL. */
+void mcpd_py_reader_use(struct mcpd_py_reader *self);
+void mcpd_py_reader_unuse(struct mcpd_py_reader *self);
+
+/* The object of a pinned frame; on failure the pin is given back. */
+PyObject *mcpd_py_pinned_slot_new(struct mcpd_py_reader *reader, uint32_t pin,
+                                  const struct mcpd_meta *meta);
+int mcpd_binding_add_pinned_slot(PyObject *module);
+
+#endif
