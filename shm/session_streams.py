@@ -32,7 +32,7 @@ class SessionStreams:
             self._writers[stream.stream_id] = stream
             over = self._over
         if over:
-            stream.mark_ended("shutdown")
+            stream.mark_lost()
 
     def remove_writer(self, stream: WriterStream) -> None:
         """Undoes add_writer."""
@@ -45,7 +45,7 @@ class SessionStreams:
             self._readers[stream.reader_id] = stream
             over = self._over
         if over:
-            stream.mark_ended("shutdown")
+            stream.mark_lost()
 
     def remove_reader(self, stream: ReaderStream) -> None:
         """Undoes add_reader."""
@@ -77,7 +77,7 @@ class SessionStreams:
         with self._lock:
             self._over = True
         for stream in self.all():
-            stream.mark_ended("shutdown")
+            stream.mark_lost()
 
     def _writer(self, stream_id: int) -> WriterStream:
         with self._lock:

@@ -125,7 +125,9 @@ class WriterStream:
                 "more `holds`.",
             ) from error
         except _core.StreamEnded as error:
-            _raise_ended(self.name, error)
+            _raise_ended(self.name, error.args[0])
+        except ValueError:
+            _raise_closed(self.name, self._connection)
         if core is None:
             _raise_none(self.name, timeout_s, "no slot came free", "A lossless reader is behind.")
         return Slot(core, self.slot_nbytes, self.description)
@@ -212,6 +214,11 @@ class WriterStream:
         """The stream was taken away: acquire raises from now on, one that waits at once."""
         self._core.end(END_CODES.get(reason, _core.END_REVOKED))
 
+    def mark_lost(self) -> None:
+        """The session is over: ends the stream and unmaps it; slots still held stay valid."""
+        self._core.end(_core.END_SHUTDOWN)
+        self._core.close()
+
     def __enter__(self) -> Self:
         return self
 
@@ -291,7 +298,11 @@ class ReaderStream:
                 "Close frames and drop their views, or attach with more max_pins.",
             ) from error
         except _core.StreamEnded as error:
-            _raise_ended(self.name, error)
+            if self._connection.lost:
+                self._core.close()
+            _raise_ended(self.name, error.args[0])
+        except ValueError:
+            _raise_closed(self.name, self._connection)
         except OSError as error:
             if error.errno != errno.EBADMSG:
                 raise
@@ -320,7 +331,10 @@ class ReaderStream:
     @property
     def ended(self) -> str:
         """Why the stream ended, "" while it lives. There may still be frames to read."""
-        return END_REASONS.get(self._core.ended(), "")
+        try:
+            return END_REASONS.get(self._core.ended(), "")
+        except ValueError:  # unmapped
+            return "shutdown" if self._connection.lost else "closed"
 
     def fileno(self) -> int:
         """Becomes readable when something is there after `arm` returned False."""
@@ -357,8 +371,14 @@ class ReaderStream:
         return True
 
     def mark_ended(self, reason: str) -> None:
-        """Called by the connection's I/O thread: a next that waits returns at once."""
+        """The stream was taken away: once all is read, next raises, one that waits at once."""
         self._core.end(END_CODES.get(reason, _core.END_REVOKED))
+
+    def mark_lost(self) -> None:
+        """The session is over: unmaps, but lets a lossless reader read what it is owed first."""
+        self._core.end(_core.END_SHUTDOWN)
+        if self.policy != "lossless":
+            self._core.close()
 
     def __enter__(self) -> Self:
         return self
@@ -367,21 +387,58 @@ class ReaderStream:
         self.close()
 
 
-def read_grant(result: Any) -> StreamGrant:
-    """The grant in a reply's result.
+def map_writer(
+    connection: Connection, result: Any, fds: Sequence[int], description: Description | None
+) -> WriterStream:
+    """The stream that a reply to CreateStream grants, mapped and every page touched; not sealed.
+
+    Owns `fds`. On failure the stream is given back.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: The reply is not readable.
+        OSError: It cannot be mapped.
     """
+    grant = _read_grant(result, fds)
+    try:
+        return WriterStream(connection, grant, fds, description)
+    except BaseException:
+        connection.submit(CloseStream(stream=grant.stream))
+        raise
+
+
+def map_reader(connection: Connection, result: Any, fds: Sequence[int]) -> ReaderStream:
+    """The reader that a reply grants, mapped. Owns `fds`. On failure the reader is given back.
+
+    Raises:
+        ProtocolError: The reply is not readable.
+        OSError: It cannot be mapped.
+    """
+    grant = _read_grant(result, fds)
+    try:
+        return ReaderStream(connection, grant, fds)
+    except BaseException:
+        connection.submit(DetachReader(reader=grant.reader))
+        raise
+
+
+def _read_grant(result: Any, fds: Sequence[int]) -> StreamGrant:
     try:
         return msgspec.convert(result, StreamGrant)
     except msgspec.ValidationError as error:
+        close_fds(fds)
         raise ProtocolError(f"the daemon's grant is not readable: {error}") from error
 
 
-def _raise_ended(name: str, error: _core.StreamEnded) -> NoReturn:
-    reason = END_REASONS.get(error.args[0], "closed")
-    raise StreamClosed(f"stream {name!r} has ended: {_END_TEXTS[reason]}", reason=reason) from error
+def _raise_ended(name: str, code: int) -> NoReturn:
+    reason = END_REASONS.get(code, "closed")
+    raise StreamClosed(f"stream {name!r} has ended: {_END_TEXTS[reason]}", reason=reason) from None
+
+
+def _raise_closed(name: str, connection: Connection) -> NoReturn:
+    """This end was unmapped: by the caller, or because the session is over."""
+    if connection.lost:
+        _raise_ended(name, _core.END_SHUTDOWN)
+    raise StreamClosed(f"this end of stream {name!r} was closed") from None
 
 
 def _raise_none(name: str, timeout_s: float | None, what: str, hint: str) -> NoReturn:

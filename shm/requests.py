@@ -1,0 +1,224 @@
+"""A client's own requests to a model: it writes inputs, results come back matched to them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Self
+
+from mcpd.shm.errors import (
+    DaemonUnavailable,
+    InvalidRequest,
+    McpdError,
+    StreamClosed,
+    TimedOut,
+    WorkerDied,
+    WouldBlock,
+)
+from mcpd.shm.frame import Slot
+from mcpd.shm.messages import OpenResults
+from mcpd.shm.results import ResultReader, open_results
+from mcpd.shm.stream import WriterStream
+
+if TYPE_CHECKING:
+    from mcpd.shm.connection import Connection
+    from mcpd.shm.result import Result
+
+
+class Pending:
+    """A request in flight. `collect` has its result, once."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self.seq = 0
+        self.result: Result | None = None
+        self.error: McpdError | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether `collect` returns at once; only noticed while somebody collects."""
+        return self.result is not None or self.error is not None
+
+    def collect(self, timeout_s: float | None = None) -> Result:
+        """Waits for the result. A failed frame is a result too, see Result.status.
+
+        Raises:
+            TimedOut: None came in time; the request is given up.
+            WorkerDied: The worker died with it.
+            DaemonUnavailable: The daemon is gone.
+        """
+        return self._requests.collect(self, timeout_s)
+
+
+class Requests:
+    """A private stream of inputs, bound to a model. A context manager that closes.
+
+    Safe for threads: each may acquire, submit and collect; whoever collects also takes in the
+    results of the others. After the worker died, the next acquire binds to a new one.
+    """
+
+    def __init__(self, connection: Connection, writer: WriterStream, request: OpenResults) -> None:
+        self._connection = connection
+        self._writer = writer
+        self._request = request
+        self._changed = threading.Condition()
+        self._table: dict[int, Pending] = {}
+        self._reading = False  # whether a thread reads results, or binds anew
+        self._closed = False
+        self._reader: ResultReader = open_results(connection, request)
+
+    @property
+    def stream(self) -> WriterStream:
+        """The stream that the inputs travel in."""
+        return self._writer
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return self._reader.model
+
+    @property
+    def version(self) -> int:
+        """The model's version that runs."""
+        return self._reader.version
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the classes, by number."""
+        return self._reader.labels
+
+    @property
+    def in_flight(self) -> int:
+        """Requests submitted of which the result has not come yet."""
+        with self._changed:
+            return len(self._table)
+
+    def acquire(self, timeout_s: float | None = None) -> Slot:
+        """A slot to fill with an input; for `submit`.
+
+        Raises:
+            As WriterStream.acquire, and as opening results when the worker died before.
+        """
+        self._bind()
+        return self._writer.acquire(timeout_s)
+
+    def submit(self, slot: Slot) -> Pending:
+        """Publishes an acquired slot as a request.
+
+        Raises:
+            InvalidRequest: The slot was published or abandoned already.
+        """
+        pending = Pending(self)
+        while True:
+            with self._changed:
+                # Under the lock: the result may be there before publish returns.
+                if not self._reader.stream.ended:
+                    pending.seq = slot.publish()
+                    self._table[pending.seq] = pending
+                    return pending
+            self._bind()
+
+    def collect(self, pending: Pending, timeout_s: float | None = None) -> Result:
+        """As Pending.collect."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._changed:
+                while self._reading and not pending.done:
+                    if not self._changed.wait(_remaining(deadline)):
+                        raise self._give_up(pending, timeout_s)
+                if pending.error is not None:
+                    raise pending.error
+                if pending.result is not None:
+                    return pending.result
+                if self._closed:
+                    raise StreamClosed(f"requests to {self.model!r} are closed")
+                self._reading = True
+            try:
+                self._read_one(_remaining(deadline))
+            except (TimedOut, WouldBlock):
+                raise self._give_up(pending, timeout_s) from None
+            finally:
+                self._stop_reading()
+
+    def close(self) -> None:
+        """Unbinds and ends the stream; requests in flight are lost. Idempotent."""
+        with self._changed:
+            self._closed = True
+        self._reader.stream.mark_ended("closed")  # wakes whoever collects
+        self._writer.close()
+        self._reader.stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read_one(self, timeout_s: float | None) -> None:
+        """Takes in one result, or fails all that are in flight. Only while `_reading` is ours."""
+        try:
+            result = self._reader.next(timeout_s)
+        except StreamClosed as error:
+            self._fail_all(error)
+            return
+        with self._changed:
+            pending = self._table.get(result.source_seq)
+            if pending is None:
+                result.close()  # given up
+                return
+            if not result.partial:
+                del self._table[result.source_seq]
+            pending.result = result
+
+    def _fail_all(self, ended: StreamClosed) -> None:
+        with self._changed:
+            table, self._table = self._table, {}
+        for pending in table.values():
+            if ended.reason == "shutdown":
+                pending.error = DaemonUnavailable("the daemon stopped with the request in flight")
+            elif self._closed:
+                pending.error = StreamClosed(f"requests to {self.model!r} are closed")
+            else:
+                pending.error = WorkerDied(
+                    f"the worker of model {self.model!r} died with request {pending.seq} in flight",
+                    "Submit it again; a new worker is started.",
+                )
+
+    def _bind(self) -> None:
+        """Binds to a new worker if the results have ended, and fails what the old one had."""
+        if not self._reader.stream.ended:
+            return
+        with self._changed:
+            while self._reading:
+                self._changed.wait()
+            if self._closed:
+                raise InvalidRequest(f"requests to model {self.model!r} are closed")
+            if not self._reader.stream.ended:
+                return
+            self._reading = True
+        try:
+            while self.in_flight:
+                try:
+                    self._read_one(0)
+                except WouldBlock:
+                    self._fail_all(StreamClosed("worker died", reason="writer_died"))
+            self._reader.stream.close()
+            self._reader = open_results(self._connection, self._request)
+        finally:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        with self._changed:
+            self._reading = False
+            self._changed.notify_all()
+
+    def _give_up(self, pending: Pending, timeout_s: float | None) -> TimedOut:
+        with self._changed:
+            self._table.pop(pending.seq, None)
+        return TimedOut(
+            f"model {self.model!r} gave no result for request {pending.seq} in {timeout_s} s"
+        )
+
+
+def _remaining(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

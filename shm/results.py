@@ -1,0 +1,180 @@
+"""A model's results on a stream, one after the other, across deaths of its worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from mcpd.shm.errors import NotFound, ProtocolError, StreamClosed
+from mcpd.shm.messages import OpenResults, RunOnce
+from mcpd.shm.result import Detection, Result
+from mcpd.shm.stream import ReaderStream, map_reader
+
+if TYPE_CHECKING:
+    from mcpd.shm.connection import Answer, Connection
+
+__all__ = ["Detection", "Result", "ResultReader", "Results", "open_results"]
+
+OPEN_GRACE_S = 35.0
+"""How long a reply may take beyond the wait for the model: the worker has to attach as well."""
+
+
+class ResultReader:
+    """A reader of a results stream and what is the same for all its results."""
+
+    def __init__(self, connection: Connection, request: OpenResults, answer: Answer) -> None:
+        result, fds = answer
+        self.stream: ReaderStream = map_reader(connection, result.get("grant"), fds)
+        try:
+            self.source = request.stream
+            self.model = str(result["model"])
+            self.version = int(result["version"])
+            self.labels = [str(label) for label in result["labels"]]
+        except (KeyError, TypeError, ValueError) as error:
+            self.stream.close()
+            raise ProtocolError(f"reply to open_results is not readable: {error!r}") from error
+
+    def next(self, timeout_s: float | None = None) -> Result:
+        """The next result; raises as ReaderStream.next."""
+        return Result(
+            self.stream.next(timeout_s),
+            stream=self.source,
+            model=self.model,
+            version=self.version,
+            labels=self.labels,
+        )
+
+
+def open_results(connection: Connection, request: OpenResults) -> ResultReader:
+    """Has the daemon run a model on a stream and attaches to what it makes.
+
+    Raises:
+        NotFound: No such stream or model.
+        ModelFailed: The model could not be loaded.
+        TimedOut: It was not loaded in `request.wait_s`.
+    """
+    fresh = replace(request)
+    answer = connection.request(fresh, timeout_s=request.wait_s + OPEN_GRACE_S)
+    return ResultReader(connection, fresh, answer)
+
+
+class Results:
+    """An iterator of results. A context manager that closes. Safe for threads.
+
+    When the worker dies it opens the results anew and goes on, from the frames that are new then.
+
+    Attributes:
+        reopened: How often that happened.
+    """
+
+    def __init__(
+        self, connection: Connection, request: OpenResults, timeout_s: float | None = None
+    ) -> None:
+        self._connection = connection
+        self._request = request
+        self._timeout_s = timeout_s
+        self._closed = False
+        self._reader = open_results(connection, request)
+        self.reopened = 0
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream that the model runs on."""
+        return self._request.stream
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return self._reader.model
+
+    @property
+    def version(self) -> int:
+        """The model's version that runs."""
+        return self._reader.version
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the classes, by number; empty if the model has none."""
+        return self._reader.labels
+
+    def next(self, timeout_s: float | None = None) -> Result:
+        """The next result by the policy; failed frames give one too, see Result.status.
+
+        Args:
+            timeout_s: None: as given when this was made; 0 does not wait.
+
+        Raises:
+            WouldBlock, TimedOut: None came in time.
+            LimitExceeded: Results with large tensors that were not closed hold every pin.
+            StreamClosed: The stream that the model runs on has ended.
+            ModelFailed, NotFound: The worker died and the model cannot be had again.
+        """
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            try:
+                return self._reader.next(timeout_s)
+            except StreamClosed as error:
+                if error.reason != "writer_died" or self._closed:
+                    raise
+                self._reopen(error)
+            if deadline is not None:
+                timeout_s = max(0.001, deadline - time.monotonic())
+
+    def run_once(self, trace_id: bytes = b"") -> None:
+        """Of results opened with `once`: runs the model on the newest frame; `next` has the result.
+
+        Raises:
+            InvalidRequest: They were not.
+        """
+        reader = self._reader.stream.reader_id
+        self._connection.request(RunOnce(reader=reader, trace_id=trace_id))
+
+    def fileno(self) -> int:
+        """Becomes readable after `arm` returned False; changes when the results are reopened."""
+        return self._reader.stream.fileno()
+
+    def arm(self) -> bool:
+        """For event loops: True if something is there now, else fileno() will become readable."""
+        return self._reader.stream.arm()
+
+    def disarm(self) -> None:
+        """After fileno() became readable: drains it."""
+        self._reader.stream.disarm()
+
+    def stats(self) -> dict[str, int]:
+        """Counters of the reader, since it was opened last."""
+        return self._reader.stream.stats()
+
+    def close(self) -> None:
+        """Detaches; the model stops if nobody else wants these results. Idempotent."""
+        self._closed = True
+        self._reader.stream.close()
+
+    def __iter__(self) -> Iterator[Result]:
+        return self
+
+    def __next__(self) -> Result:
+        try:
+            return self.next()
+        except StreamClosed as error:
+            if error.reason == "closed":
+                raise StopIteration from None
+            raise
+
+    def __enter__(self) -> Results:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _reopen(self, ended: StreamClosed) -> None:
+        self._reader.stream.close()
+        try:
+            self._reader = open_results(self._connection, self._request)
+        except (NotFound, StreamClosed) as error:
+            raise ended from error  # it was the input stream's writer that died
+        self.reopened += 1
