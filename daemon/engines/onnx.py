@@ -13,15 +13,6 @@ from mcpd.daemon.engines import TensorInfo
 from mcpd.daemon.models.repository import ModelConfig
 from mcpd.shm.errors import ModelFailed
 
-try:
-    import onnxruntime
-    from onnxruntime.capi import onnxruntime_pybind11_state as _state
-except ImportError as error:
-    raise ModelFailed(
-        f"onnxruntime cannot be imported: {error}",
-        "Install it with: pip install 'mcpd-inference[onnx]'",
-    ) from error
-
 MAX_THREADS = 8
 """Of one model when model.toml leaves the number open; more seldom pays for one frame."""
 
@@ -40,24 +31,6 @@ _DTYPES = {
     "tensor(uint8)": "uint8",
 }
 
-_FAILURES = (
-    _state.EPFail,
-    _state.EngineError,
-    _state.Fail,
-    _state.InvalidArgument,
-    _state.InvalidGraph,
-    _state.InvalidProtobuf,
-    _state.ModelLoaded,
-    _state.NoModel,
-    _state.NoSuchFile,
-    _state.NotImplemented,
-    _state.RuntimeException,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""ONNX Runtime's exceptions have no base of their own."""
-
 
 class OnnxEngine:
     """One ONNX Runtime session. See Engine for the methods."""
@@ -68,17 +41,22 @@ class OnnxEngine:
         self.outputs: dict[str, TensorInfo] = {}
         self._path = Path()
         self._session: Any = None
+        self._failures: tuple[type[Exception], ...] = ()
 
     def load(self, path: Path, config: ModelConfig) -> None:
+        onnxruntime = _import_runtime()
         onnxruntime.disable_telemetry_events()
         self._path = path
+        self._failures = _failures()
         if not path.is_file():
             raise ModelFailed(f"model file {path} does not exist")
         try:
             session = onnxruntime.InferenceSession(
-                str(path), _options(config.run.threads), providers=["CPUExecutionProvider"]
+                str(path),
+                _options(onnxruntime, config.run.threads),
+                providers=["CPUExecutionProvider"],
             )
-        except _FAILURES as error:
+        except self._failures as error:
             raise ModelFailed(
                 f"{path} ({path.stat().st_size} bytes) is not an ONNX model that can be loaded: "
                 f"{_reason(error)}",
@@ -92,7 +70,7 @@ class OnnxEngine:
         # run() wraps C-contiguous CPU arrays where they lie, read-only ones too.
         try:
             outputs = self._session.run(list(self.outputs), dict(inputs))
-        except _FAILURES as error:
+        except self._failures as error:
             raise ModelFailed(f"{self._path} failed on this input: {_reason(error)}") from error
         return dict(zip(self.outputs, outputs, strict=True))
 
@@ -100,7 +78,40 @@ class OnnxEngine:
         self._session = None
 
 
-def _options(threads: int) -> Any:
+def _import_runtime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ModelFailed(
+            f"onnxruntime cannot be imported: {error}",
+            "Install it with: pip install 'mcpd-inference[onnx]'",
+        ) from error
+    return onnxruntime
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """ONNX Runtime's exceptions, which have no base of their own, and those of its Python part."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    return (
+        state.EPFail,
+        state.EngineError,
+        state.Fail,
+        state.InvalidArgument,
+        state.InvalidGraph,
+        state.InvalidProtobuf,
+        state.ModelLoaded,
+        state.NoModel,
+        state.NoSuchFile,
+        state.NotImplemented,
+        state.RuntimeException,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    )
+
+
+def _options(onnxruntime: Any, threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors; the rest would go to the worker's stderr unasked
     # A number of our own, because the default also pins the threads to cores.

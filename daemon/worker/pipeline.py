@@ -63,7 +63,7 @@ class ModelRunner:
         self._load_ns = self._warm_ns = 0
         if self._image is not None:
             self._batch = np.zeros(image_shape(self._image), self._image.dtype)
-        self._batch_view = memoryview(self._batch)
+        self._batch_view = self._batch.data
         self._preparation = lru_cache(_PREPARATIONS)(self._make_preparation)
 
     def load(self) -> None:
