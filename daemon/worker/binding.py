@@ -1,0 +1,242 @@
+"""One stream being worked on: frames in, results out, in shared memory on both sides."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from mcpd.daemon.worker.pipeline import ModelRunner
+from mcpd.shm.connection import Connection
+from mcpd.shm.errors import STATUS_CODES, LimitExceeded, McpdError, StreamClosed, WouldBlock
+from mcpd.shm.frame import Frame, Slot
+from mcpd.shm.messages import (
+    AttachReader,
+    CreateStream,
+    SealStream,
+    Serve,
+    StreamGrant,
+    StreamSpec,
+)
+from mcpd.shm.stream import ReaderStream, WriterStream, map_reader
+
+log = logging.getLogger("mcpd.daemon.worker")
+
+MIN_SLOTS = 16
+MAX_SLOTS = 160
+"""Room for 64 readers with two pins each, as long as the slots are small."""
+SLOTS_NBYTES = 8 << 20
+"""What the slots of a results stream take together, but for MIN_SLOTS large ones."""
+OPEN_RESULT_NBYTES = 1 << 20
+"""A result slot of a model that only shows how large its outputs are when it runs."""
+MAX_ERROR_NBYTES = 2048
+
+
+class ResultsWriter(WriterStream):
+    """A writer that says when a reader joins: `on_reader` is called on the I/O thread."""
+
+    on_reader: Callable[[], None] | None = None
+
+    def join_reader(self, reader_id: int, fds: Sequence[int], max_pins: int, policy: str) -> int:
+        """As WriterStream.join_reader."""
+        owed = super().join_reader(reader_id, fds, max_pins, policy)
+        if self.on_reader is not None:
+            self.on_reader()
+        return owed
+
+
+@dataclass
+class Counters:
+    """What a worker has done since its start."""
+
+    frames: int = 0
+    errors: int = 0
+    busy_ns: int = 0
+    prepare_ns: int = 0
+    infer_ns: int = 0
+    decode_ns: int = 0
+
+
+class Binding:
+    """Reads frames and writes one result for each. Used by the serving thread alone.
+
+    Nothing is read before the first reader of the results is there, so none of them is missed. A
+    frame is taken only when there is a slot for its result: a slow reader of results holds back
+    this binding and nothing else.
+
+    Attributes:
+        number: The daemon's number of it.
+        done: Whether the frames have ended; `close` follows.
+    """
+
+    def __init__(
+        self,
+        request: Serve,
+        frames: ReaderStream,
+        results: ResultsWriter,
+        version: int,
+    ) -> None:
+        self.number = request.binding
+        self.frames = frames
+        self.results = results
+        self.done = False
+        self._once = request.once
+        self._version = version
+        self._runs: deque[bytes] = deque()
+        self._newest: Frame | None = None
+        self._slot: Slot | None = None
+
+    def run_once(self, trace_id: bytes) -> None:
+        """Has the newest frame run, or the first one if none is there yet."""
+        self._runs.append(trace_id)
+
+    def step(self, runner: ModelRunner, counters: Counters) -> bool:
+        """Makes one result if there is a frame, and room for it; whether it did.
+
+        Raises:
+            StreamClosed: The results stream was taken away.
+        """
+        if not self._wanted():
+            self.done = self._once and bool(self.frames.ended)
+            return False
+        if not self._take_slot():
+            return False
+        frame = self._take_frame()
+        if frame is None:
+            return False
+        try:
+            self._make_result(frame, runner, counters)
+        finally:
+            if frame is not self._newest:
+                frame.close()
+        return True
+
+    def arm(self) -> bool:
+        """True if `step` may do something now; else one of the descriptors becomes readable."""
+        if not self._wanted():
+            return False  # whatever changes that wakes the loop: a reader, a run, or the end
+        return self.results.arm() if self._slot is None else self.frames.arm()
+
+    def disarm(self) -> None:
+        """Awake again; drains both descriptors."""
+        self.frames.disarm()
+        self.results.disarm()
+
+    def close(self) -> None:
+        """Detaches from the frames and ends the results."""
+        if self._newest is not None:
+            self._newest.close()
+        if self._slot is not None:
+            self._slot.abandon()
+        self.frames.close()
+        self.results.close()
+
+    def _wanted(self) -> bool:
+        return bool(self._runs) if self._once else bool(self.results.readers)
+
+    def _take_slot(self) -> bool:
+        if self._slot is None:
+            try:
+                self._slot = self.results.acquire(0)
+            except WouldBlock:
+                return False
+        return True
+
+    def _take_frame(self) -> Frame | None:
+        try:
+            frame = self.frames.next(0)
+        except WouldBlock:
+            return self._newest  # of a `once` binding: it runs again on the same frame
+        except StreamClosed as error:
+            self.results.end(error.reason)
+            self.done = True
+            return None
+        if self._once:
+            if self._newest is not None:
+                self._newest.close()
+            self._newest = frame
+        return frame
+
+    def _make_result(self, frame: Frame, runner: ModelRunner, counters: Counters) -> None:
+        slot, self._slot = self._slot, None
+        assert slot is not None
+        awake_ns = time.monotonic_ns()
+        slot.set_source(frame)
+        slot.awake_ns = awake_ns
+        slot.model_version = self._version
+        if self._once:
+            slot.trace_id = self._runs.popleft() or frame.trace_id
+        try:
+            tensors = runner.run(frame)
+            slot.finish_ns = time.monotonic_ns()
+            slot.set_tensors(tensors)
+        except Exception as error:
+            # The outermost loop for whatever a model does to a frame: only that frame fails.
+            counters.errors += 1
+            slot.finish_ns = time.monotonic_ns()
+            _describe_failure(slot, frame, error)
+        else:
+            counters.prepare_ns += runner.prepare_ns
+            counters.infer_ns += runner.infer_ns
+            counters.decode_ns += runner.decode_ns
+        slot.publish()
+        counters.frames += 1
+        counters.busy_ns += time.monotonic_ns() - awake_ns
+
+
+def open_binding(
+    connection: Connection, request: Serve, result_nbytes: int, version: int
+) -> Binding:
+    """Attaches to the frames and creates the results stream, sealed. Blocks on the daemon.
+
+    Raises:
+        McpdError: Either is refused; nothing is left of the other.
+    """
+    frames = _attach(connection, request)
+    try:
+        results = _create(connection, request.results_name, result_nbytes)
+    except BaseException:
+        frames.close()
+        raise
+    return Binding(request, frames, results, version)
+
+
+def _attach(connection: Connection, request: Serve) -> ReaderStream:
+    # A `once` binding keeps the newest frame for the next run while it takes a newer one.
+    max_pins = 2 if request.once else 1
+    answer, fds = connection.request(
+        AttachReader(stream=request.stream, policy=request.frames, max_pins=max_pins)
+    )
+    return map_reader(connection, answer, fds)
+
+
+def _create(connection: Connection, name: str, result_nbytes: int) -> ResultsWriter:
+    slot_nbytes = max(4096, result_nbytes or OPEN_RESULT_NBYTES)
+    slots = min(MAX_SLOTS, max(MIN_SLOTS, SLOTS_NBYTES // (slot_nbytes + 4096)))
+    spec = StreamSpec(slots=slots, slot_nbytes=slot_nbytes, kind="results")
+    answer, fds = connection.request(CreateStream(name=name, spec=spec))
+    results = ResultsWriter(connection, msgspec.convert(answer, StreamGrant), fds, None)
+    try:
+        connection.request(SealStream(stream=results.stream_id))
+    except BaseException:
+        results.close()
+        raise
+    return results
+
+
+def _describe_failure(slot: Slot, frame: Frame, error: Exception) -> None:
+    """Makes the result say what failed: a status, and one tensor `error` of UTF-8 text."""
+    code = error.code if isinstance(error, McpdError) else "internal"
+    slot.status = STATUS_CODES.index(code if code in STATUS_CODES else "internal")
+    if isinstance(error, LimitExceeded):
+        log.warning("result of stream=%d seq=%d: %s", frame.stream_id, frame.seq, error)
+    elif not isinstance(error, McpdError):
+        log.error("stream=%d seq=%d failed", frame.stream_id, frame.seq, exc_info=error)
+    text = str(error) if isinstance(error, McpdError) else f"{type(error).__name__}: {error}"
+    encoded = text.encode(errors="replace")[:MAX_ERROR_NBYTES]
+    slot.set_tensors({"error": np.frombuffer(encoded, np.uint8)})
