@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mcpd.cli.render import format_duration
+from mcpd.cli.render import format_clock
+from mcpd.shm.frame import NO_TIME
 
 if TYPE_CHECKING:
-    import numpy as np
+    from numpy.typing import NDArray
 
-    from mcpd.shm.results import Detection, Result
+    from mcpd.shm.result import Detection, Result
 
 _DETECTION_TENSORS = {"boxes", "scores", "labels"}
 FIRST_VALUES = 8
@@ -47,7 +48,7 @@ def outcome_document(result: Result, detections: Sequence[Detection]) -> dict[st
                 {
                     "label": found.label,
                     "score": round(found.score, 4),
-                    "box": [round(edge, 2) for edge in box_of(found)],
+                    "box": [round(edge, 2) for edge in found[:4]],
                 }
                 for found in detections
             ]
@@ -68,13 +69,13 @@ def outcome_text(result: Result, detections: Sequence[Detection]) -> str:
         return "nothing"
     counts = Counter(found.label for found in detections)
     boxes = " ".join(
-        f"{found.label} {found.score:.2f} [{' '.join(f'{edge:.0f}' for edge in box_of(found))}]"
+        f"{found.label} {found.score:.2f} [{' '.join(f'{edge:.0f}' for edge in found[:4])}]"
         for found in detections
     )
     return ", ".join(f"{count} {label}" for label, count in counts.items()) + " | " + boxes
 
 
-def summarise_tensors(tensors: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+def summarise_tensors(tensors: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:
     """Of each tensor its dtype, shape and first values, in C order."""
     return {
         name: {
@@ -86,14 +87,14 @@ def summarise_tensors(tensors: Mapping[str, np.ndarray]) -> dict[str, dict[str, 
     }
 
 
-def latency_text(latency_ns: int) -> str:
-    """Time from the frame's publishing to the result's."""
-    return format_duration(latency_ns / 1e9)
+def pts_seconds(pts_ns: int) -> float | None:
+    """A frame's time stamp in seconds, None if its writer gave none."""
+    return None if pts_ns == NO_TIME else round(pts_ns / 1e9, 6)
 
 
-def box_of(found: Detection) -> tuple[float, float, float, float]:
-    """x0, y0, x1, y1 in pixels of the source."""
-    return (found.x0, found.y0, found.x1, found.y1)
+def pts_text(pts_ns: int) -> str:
+    """A frame's time stamp as a clock, "-" if its writer gave none."""
+    return "-" if pts_ns == NO_TIME else format_clock(pts_ns / 1e9)
 
 
 def _values_text(tensor: Mapping[str, Any]) -> str:

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from mcpd.cli.options import Invocation, json_option, pass_invocation, print_json, socket_option
-from mcpd.cli.render import format_bytes, format_clock, format_duration, format_size
-from mcpd.cli.results import latency_text, outcome_document, outcome_text, select
+from mcpd.cli.render import format_bytes, format_duration, format_size
+from mcpd.cli.results import (
+    outcome_document,
+    outcome_text,
+    pts_seconds,
+    pts_text,
+    select,
+)
 
 if TYPE_CHECKING:
     from mcpd.shm.client import Client
@@ -93,15 +99,15 @@ def _watch_results(
                             "model": result.model,
                             "version": result.version,
                             "seq": result.source_seq,
-                            "pts_s": round(result.pts_ns / 1e9, 6),
+                            "pts_s": pts_seconds(result.pts_ns),
                             "latency_ms": round(result.latency_ns / 1e6, 3),
                             **outcome_document(result, found),
                         }
                     )
                 else:
                     click.echo(
-                        f"{format_clock(result.pts_ns / 1e9)}  #{result.source_seq}  "
-                        f"{latency_text(result.latency_ns)}  {outcome_text(result, found)}"
+                        f"{pts_text(result.pts_ns)}  #{result.source_seq}  "
+                        f"{format_duration(result.latency_ns / 1e9)}  {outcome_text(result, found)}"
                     )
             if count == limit:
                 return
@@ -120,7 +126,7 @@ def _watch_frames(
                         {
                             "stream": stream,
                             "seq": frame.seq,
-                            "pts_s": round(frame.pts_ns / 1e9, 6),
+                            "pts_s": pts_seconds(frame.pts_ns),
                             "width": described.width,
                             "height": described.height,
                             "format": described.format,
@@ -131,7 +137,7 @@ def _watch_frames(
                 else:
                     size = format_size(described.width, described.height, described.format)
                     click.echo(
-                        f"{format_clock(frame.pts_ns / 1e9)}  #{frame.seq}  {size}  "
+                        f"{pts_text(frame.pts_ns)}  #{frame.seq}  {size}  "
                         f"{format_bytes(frame.nbytes)}  {format_duration(age_s)} old"
                     )
             if count == limit:

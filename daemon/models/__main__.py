@@ -1,8 +1,9 @@
-"""`python -P -m mcpd.daemon.models`: fetches known models into a repository folder.
+"""`python -P -m mcpd.daemon.models`: reads a repository folder, fetches known models into it.
 
-`mcpd models fetch` runs it as a process, so that onnx and numpy stay out of the command line. With
---json, stdout has one JSON object a line: {"stage", "fraction"} while it works, and at the end
-{"model", "path"} or {"error": {"code", "message", "hint"}}.
+`mcpd models` runs it as a process, so that onnx and numpy stay out of the command line. With
+--json, stdout has one JSON object a line: {"stage", "fraction"} while a fetch works, and at its end
+{"model", "path"}; for `read` one for each model, with the fields of the daemon's own list;
+{"error": {"code", "message", "hint"}} if it failed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import msgspec
 
 from mcpd.daemon.models.packages import PACKAGES, fetch
+from mcpd.daemon.models.repository import ModelConfig, read_repository
 from mcpd.shm import paths
 from mcpd.shm.errors import McpdError
 
@@ -28,6 +30,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if options.command == "list":
             _list(options)
+        elif options.command == "read":
+            _read(options)
         else:
             _fetch(options)
     except McpdError as error:
@@ -48,7 +52,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     fetching.add_argument("--force", action="store_true", help="replace what is there")
     listing = commands.add_parser("list", help="list the known models")
     listing.add_argument("--repository", type=Path, default=None, help="folder of models")
-    for command in (fetching, listing):
+    reading = commands.add_parser("read", help="read the models of a repository")
+    reading.add_argument("--repository", type=Path, default=None, help="folder of models")
+    for command in (fetching, listing, reading):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(arguments)
 
@@ -72,6 +78,38 @@ def _list(options: argparse.Namespace) -> None:
         else:
             state = "installed" if installed else f"{package.nbytes / 1e6:.0f} MB to download"
             print(f"{package.name}  {package.summary} ({package.licence}; {state})")
+
+
+def _read(options: argparse.Namespace) -> None:
+    repository = read_repository(options.repository or paths.default_models())
+    rows = [_row(name, model) for name, model in repository.models.items()]
+    rows += [_row(name, None, error.message) for name, error in repository.broken.items()]
+    for row in rows:
+        if options.json:
+            _print(row)
+        else:
+            print(f"{row['name']}  {row['state']}  {row['error']}".rstrip())
+
+
+def _row(name: str, model: ModelConfig | None, error: str = "") -> dict[str, Any]:
+    """A model that no daemon has, or a folder that is none, as the daemon would list it."""
+    return {
+        "name": name,
+        "version": model.newest if model else 0,
+        "state": "stopped" if model else "broken",
+        "error": error,
+        "engine": model.engine if model else "",
+        "provider": "",
+        "load_s": 0.0,
+        "warm_s": 0.0,
+        "pid": 0,
+        "rss_bytes": 0,
+        "labels": len(model.decode.labels) if model else 0,
+        "decode": model.decode.kind if model else "",
+        "inputs": {one.name: {"kind": one.kind} for one in model.inputs} if model else {},
+        "outputs": {},
+        "restarts": 0,
+    }
 
 
 def _report_json(stage: str, fraction: float) -> None:

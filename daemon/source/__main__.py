@@ -1,0 +1,112 @@
+"""The process that `mcpd push` becomes: `python -P -m mcpd.daemon.source SOURCE --stream NAME`.
+
+Exit status: 0 the source was played to its end, 1 it failed or the daemon went away, 2 wrong usage,
+3 no daemon; 130 and 143 when SIGINT and SIGTERM ended it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from mcpd.daemon.source.player import FORMATS, Player, Settings
+from mcpd.daemon.source.progress import Progress, ProgressKind
+from mcpd.shm.errors import DaemonUnavailable, McpdError
+
+EXIT_FAILED = 1
+EXIT_NO_DAEMON = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plays one source into a stream and returns the exit status."""
+    options = _parse(sys.argv[1:] if arguments is None else arguments)
+    signal.signal(signal.SIGTERM, _terminate)
+    settings = Settings(
+        source=options.source,
+        stream=options.stream,
+        socket=options.socket,
+        max_speed=options.max_speed,
+        plays=options.loop,
+        format=options.format,
+        slots=options.slots,
+        wait_readers=options.wait_readers,
+    )
+    progress = Progress(settings.counts, _progress_kind(options.progress, options.json))
+    try:
+        Player(settings, progress).play(lambda: _daemon_gone(options.json))
+    except McpdError as error:
+        progress.close()
+        _report(error.code, error.message, error.hint, options.json)
+        unavailable = isinstance(error, DaemonUnavailable)
+        return EXIT_NO_DAEMON if unavailable else EXIT_FAILED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        progress.close()
+    summary = progress.summary()
+    if options.json:
+        print(json.dumps(summary), flush=True)
+    else:
+        print(
+            f"{summary['stream']}: {summary['frames']} frames in {summary['seconds']:.1f} s, "
+            f"{summary['fps']:.1f} fps",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="mcpd push", description="Decodes video into a stream.")
+    parser.add_argument("source", help="video file, image or URL")
+    parser.add_argument("--stream", required=True, metavar="NAME")
+    parser.add_argument("--socket", default="", metavar="PATH")
+    parser.add_argument("--max-speed", action="store_true")
+    parser.add_argument("--loop", type=int, nargs="?", const=0, default=1, metavar="N")
+    parser.add_argument("--format", choices=("auto", *FORMATS), default="auto")
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--wait-readers", type=int, default=0, metavar="N")
+    parser.add_argument("--progress", choices=("auto", "bar", "json", "none"), default="auto")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def _progress_kind(wanted: str, as_json: bool) -> ProgressKind:
+    if wanted == "bar" or wanted == "json" or wanted == "none":
+        return wanted
+    if as_json:
+        return "json"
+    return "bar" if sys.stderr.isatty() else "none"
+
+
+def _terminate(signum: int, _frame: FrameType | None) -> None:
+    # Unwinds through every `with`, so the stream ends in order.
+    raise SystemExit(128 + signum)
+
+
+def _daemon_gone(as_json: bool) -> None:
+    """Called on the client's I/O thread; the main thread may be deep in a decoder or a wait."""
+    _report(
+        DaemonUnavailable.code,
+        "the daemon went away",
+        "start it again with `mcpd start`, then push again",
+        as_json,
+    )
+    os._exit(EXIT_FAILED)
+
+
+def _report(code: str, message: str, hint: str, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"error": {"code": code, "message": message, "hint": hint}}), flush=True)
+        return
+    print(f"mcpd: error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

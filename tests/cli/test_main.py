@@ -1,0 +1,137 @@
+"""The command line itself: what is loaded when, exit statuses, and how errors are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from mcpd.cli.group import COMMANDS, commands
+from tests.cli.command import MCPD, environment, run_mcpd
+
+HEAVY = {"av", "mcp", "msgspec", "numpy", "onnxruntime", "psutil", "rich"}
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level and mcpd.* modules loaded when an interpreter has run `code`."""
+    show = "import sys; print(*(n for n in sys.modules if '.' not in n or n.startswith('mcpd')))"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"{code}\n{show}"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_lists_every_command_and_loads_none() -> None:
+    loaded = modules_after("from mcpd.cli.main import main\nassert main(['--help']) == 0")
+    assert not loaded & HEAVY
+    assert not loaded & {f"mcpd.cli.{name}" for name in COMMANDS}
+    shown = run_mcpd("--help")
+    assert shown.status == 0
+    assert all(f"  {name} " in shown.out for name in COMMANDS)
+
+
+def test_entry_loads_not_even_click() -> None:
+    loaded = modules_after("import mcpd.cli.main")
+    assert "click" not in loaded
+    assert not loaded & HEAVY
+
+
+def test_first_line_of_each_help_is_the_one_in_the_table() -> None:
+    with click.Context(commands) as context:
+        for name, line in COMMANDS.items():
+            command = commands.get_command(context, name)
+            assert command is not None
+            assert command.get_short_help_str(limit=200) == line.removesuffix("."), name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_json_socket_and_an_example(name: str) -> None:
+    shown = run_mcpd(name, "--help")
+    assert shown.status == 0
+    assert "Example" in shown.out
+    if name == "models":
+        shown = run_mcpd(name, "list", "--help")
+    assert "--json" in shown.out
+    assert "--socket" in shown.out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["push"], ["stop", "--timeout", "-1"], ["status", "extra"], []]
+)
+def test_wrong_usage_is_exit_status_2(arguments: list[str]) -> None:
+    ran = run_mcpd(*arguments)
+    assert ran.status == 2
+    assert ran.out == ""
+    assert ran.err
+
+
+def test_wrong_usage_with_json_is_a_document() -> None:
+    ran = run_mcpd("stop", "--nonsense", "--json")
+    assert ran.status == 2
+    assert ran.document["error"]["code"] == "usage"
+    assert "--nonsense" in ran.document["error"]["message"]
+    assert ran.err == ""
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["stop"], ["watch", "cam0"]])
+def test_no_daemon_is_exit_status_3_and_says_how_to_start_one(arguments: list[str]) -> None:
+    ran = run_mcpd(*arguments)
+    assert ran.status == 3
+    assert ran.out == ""
+    assert ran.err.startswith("mcpd: error: ")
+    assert "\nhint: " in ran.err
+    assert "mcpd start" in ran.err
+
+
+def test_no_daemon_with_json_is_a_document() -> None:
+    ran = run_mcpd("status", "--json")
+    assert ran.status == 3
+    assert ran.document["error"]["code"] == "unavailable"
+    assert "mcpd start" in ran.document["error"]["hint"]
+    assert ran.err == ""
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_socket_stands_before_or_after_the_command(before: bool, tmp_path: Path) -> None:
+    socket = str(tmp_path / "other.sock")
+    words = ["--socket", socket, "status"] if before else ["status", "--socket", socket]
+    ran = run_mcpd(*words)
+    assert ran.status == 3
+    assert socket in ran.err
+
+
+def test_version_is_the_distributions() -> None:
+    assert run_mcpd("--version").out.startswith("mcpd 0.")
+
+
+def test_reader_of_output_that_goes_away_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [*MCPD, "--help"],
+            env=environment(),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert done.returncode == 128 + signal.SIGPIPE
+    assert done.stderr == b""
+
+
+def test_error_in_json_is_one_line() -> None:
+    ran = run_mcpd("status", "--json")
+    assert ran.out.count("\n") == 1
+    json.loads(ran.out)
