@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import msgspec
@@ -16,6 +17,7 @@ from mcpd.native import _core
 from mcpd.shm.bundle import Description
 from mcpd.shm.errors import (
     DaemonUnavailable,
+    InvalidRequest,
     LimitExceeded,
     McpdError,
     ProtocolError,
@@ -134,23 +136,37 @@ class WriterStream:
 
     def fileno(self) -> int:
         """Readable when a lossless reader made room after an acquire that would have blocked."""
-        return self._core.fileno()
+        try:
+            return self._core.fileno()
+        except ValueError:
+            _raise_closed(self.name, self._connection)
 
     def arm(self) -> bool:
         """For event loops: True if a slot is free now, else fileno() will become readable."""
-        return self._core.arm()
+        try:
+            return self._core.arm()
+        except ValueError:
+            _raise_closed(self.name, self._connection)
 
     def disarm(self) -> None:
         """After fileno() became readable: drains it."""
-        self._core.disarm()
+        try:
+            self._core.disarm()
+        except ValueError:
+            _raise_closed(self.name, self._connection)
 
     def stats(self) -> dict[str, int]:
         """Counters: head, published, abandoned, would_block, blocked_ns, wakes, nbytes, held."""
-        return self._core.stats()
+        try:
+            return self._core.stats()
+        except ValueError:
+            _raise_closed(self.name, self._connection)
 
     def end(self, reason: str = "closed") -> None:
         """Ends the stream: readers get what is left, then its end. Idempotent."""
-        self._core.end(END_CODES[reason])
+        if reason not in END_CODES:
+            raise InvalidRequest(f"reason {reason!r} is not one of {', '.join(END_CODES)}")
+        self.mark_ended(reason)
 
     def close(self) -> None:
         """Ends and unmaps the stream; its name is free again on return. Idempotent.
@@ -170,7 +186,7 @@ class WriterStream:
             return False
         self._closed = True
         self._connection.streams.remove_writer(self)
-        self._core.end(_core.END_CLOSED)
+        self.mark_ended("closed")
         self._core.close()
         return True
 
@@ -199,24 +215,28 @@ class WriterStream:
                     f"stream {self.name!r} has {_core.MAX_READERS} readers, the most there can be"
                 ) from error
             raise
+        except ValueError:
+            _raise_closed(self.name, self._connection)
         self.readers = {**self.readers, reader_id: policy}
         return owed
 
     def leave_reader(self, reader_id: int, pins: str) -> None:
         """A reader is gone: what it was owed is free; its pins too unless they are to be kept."""
         self.readers = {key: value for key, value in self.readers.items() if key != reader_id}
-        if pins == "keep":
-            self._core.release_reader(reader_id)
-        else:
-            self._core.remove_reader(reader_id)
+        with suppress(ValueError):  # closed meanwhile
+            if pins == "keep":
+                self._core.release_reader(reader_id)
+            else:
+                self._core.remove_reader(reader_id)
 
     def mark_ended(self, reason: str) -> None:
         """The stream was taken away: acquire raises from now on, one that waits at once."""
-        self._core.end(END_CODES.get(reason, _core.END_REVOKED))
+        with suppress(ValueError):  # closed meanwhile
+            self._core.end(END_CODES.get(reason, _core.END_REVOKED))
 
     def mark_lost(self) -> None:
         """The session is over: ends the stream and unmaps it; slots still held stay valid."""
-        self._core.end(_core.END_SHUTDOWN)
+        self.mark_ended("shutdown")
         self._core.close()
 
     def __enter__(self) -> Self:
@@ -338,19 +358,31 @@ class ReaderStream:
 
     def fileno(self) -> int:
         """Becomes readable when something is there after `arm` returned False."""
-        return self._core.fileno()
+        try:
+            return self._core.fileno()
+        except ValueError:
+            _raise_closed(self.name, self._connection)
 
     def arm(self) -> bool:
         """For event loops: True if something is there now, else fileno() will become readable."""
-        return self._core.arm()
+        try:
+            return self._core.arm()
+        except ValueError:
+            _raise_closed(self.name, self._connection)
 
     def disarm(self) -> None:
         """After fileno() became readable: drains it and is awake again."""
-        self._core.disarm()
+        try:
+            self._core.disarm()
+        except ValueError:
+            _raise_closed(self.name, self._connection)
 
     def stats(self) -> dict[str, int]:
         """Counters: cursor, received, skipped, wakeups, spurious, retries, longest_pin_ns."""
-        return self._core.stats()
+        try:
+            return self._core.stats()
+        except ValueError:
+            _raise_closed(self.name, self._connection)
 
     def close(self) -> None:
         """Detaches. Idempotent. Frames and views still held stay valid for this process."""
@@ -372,11 +404,12 @@ class ReaderStream:
 
     def mark_ended(self, reason: str) -> None:
         """The stream was taken away: once all is read, next raises, one that waits at once."""
-        self._core.end(END_CODES.get(reason, _core.END_REVOKED))
+        with suppress(ValueError):  # closed meanwhile
+            self._core.end(END_CODES.get(reason, _core.END_REVOKED))
 
     def mark_lost(self) -> None:
         """The session is over: unmaps, but lets a lossless reader read what it is owed first."""
-        self._core.end(_core.END_SHUTDOWN)
+        self.mark_ended("shutdown")
         if self.policy != "lossless":
             self._core.close()
 
