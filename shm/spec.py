@@ -1,0 +1,169 @@
+"""What a stream is to carry, from what a caller says: geometry, tensors, or arrays to infer on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mcpd.shm.bundle import Description, TensorSpec, describe_frame, describe_tensors
+from mcpd.shm.errors import InvalidRequest, LimitExceeded
+from mcpd.shm.formats import ENCODED, MAX_SIDE, frame_layout
+from mcpd.shm.messages import StreamSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mcpd.shm.frame import Slot
+
+KINDS = ("frames", "tensors", "requests", "results")
+MEMORIES = ("memfd", "posix")
+
+_STACKED = frozenset({"nv12", "i420"})
+"""Formats that an array holds as one picture of height * 3 / 2 rows."""
+
+
+def stream_spec(
+    *,
+    width: int,
+    height: int,
+    format: str,
+    tensors: Mapping[str, TensorSpec] | None,
+    slots: int,
+    holds: int,
+    history: int,
+    memory: str,
+    matrix: str,
+    range: str,
+    rotation: int,
+    kind: str | None,
+    slot_nbytes: int | None,
+) -> tuple[StreamSpec, Description | None]:
+    """The spec to send and, if every slot holds the same, its description.
+
+    Raises:
+        InvalidRequest: A value out of its limits, or too little is said.
+        LimitExceeded: What a slot is to hold is larger than `slot_nbytes`.
+    """
+    for what, value, known in (("memory", memory, MEMORIES), ("kind", kind or "frames", KINDS)):
+        if value not in known:
+            raise InvalidRequest(f"{what} {value!r} is not one of {', '.join(known)}")
+    description: Description | None = None
+    if format:
+        if tensors:
+            raise InvalidRequest("a stream has a pixel format or tensors, not both")
+        description = describe_frame(
+            format, width, height, rotation=rotation, matrix=matrix, range=range
+        )
+    elif width or height:
+        raise InvalidRequest(f"size {width}x{height} without a format", "Say format='i420', say.")
+    elif tensors:
+        description = describe_tensors(tensors)
+    needed = description.extent if description is not None else 0
+    if slot_nbytes is None:
+        if not needed:
+            what = f"format {format!r} has no fixed size" if format in ENCODED else "no geometry"
+            raise InvalidRequest(f"{what} and no slot_nbytes", "Say how large a slot must be.")
+        slot_nbytes = needed
+    elif needed > slot_nbytes:
+        raise LimitExceeded(
+            f"what a slot is to hold takes {needed} bytes, slot_nbytes is {slot_nbytes}",
+            f"Leave slot_nbytes out, or make it at least {needed}.",
+        )
+    spec = StreamSpec(
+        slots=slots,
+        slot_nbytes=slot_nbytes,
+        kind=kind or ("frames" if format else "tensors"),
+        history=history,
+        holds=holds,
+        memory=memory,
+        format=format,
+        width=width if format else 0,
+        height=height if format else 0,
+    )
+    return spec, description
+
+
+class RequestShape(NamedTuple):
+    """What `infer` is given: an image of a geometry, or tensors of fixed shapes. Hashable."""
+
+    format: str = ""
+    width: int = 0
+    height: int = 0
+    tensors: tuple[tuple[str, TensorSpec], ...] = ()
+
+    def write(self, slot: Slot, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Copies arrays of this shape into a slot."""
+        if not self.format:
+            for name, view in slot.tensors.items():
+                array = arrays[name]
+                # bfloat16 and float8 are carried as their bits.
+                view[...] = array if array.dtype == view.dtype else array.view(view.dtype)
+            return
+        (image,) = arrays.values()
+        planes = slot.planes
+        if self.format in _STACKED:
+            planes[0][...] = image[: self.height]
+            _write_chroma(planes[1:], image[self.height :])
+        else:
+            planes[0][...] = image
+
+
+def request_shape(
+    inputs: Mapping[str, NDArray[Any]] | NDArray[Any], format: str | None
+) -> tuple[RequestShape, Mapping[str, NDArray[Any]]]:
+    """How the inputs of an `infer` travel, and the arrays by name.
+
+    Raises:
+        InvalidRequest: No arrays, or an array that is no image of `format`.
+    """
+    arrays = inputs if isinstance(inputs, Mapping) else {"input": inputs}
+    for name, array in arrays.items():
+        if not hasattr(array, "dtype"):
+            raise InvalidRequest(
+                f"input {name!r} is a {type(array).__name__}, not an array",
+                "Give numpy arrays.",
+            )
+    if not arrays:
+        raise InvalidRequest("no inputs to infer on")
+    first = next(iter(arrays.values()))
+    if format is not None:
+        if len(arrays) != 1:
+            raise InvalidRequest(f"{len(arrays)} inputs with format {format!r}, which is of one")
+        return _image_shape(first, format), arrays
+    if len(arrays) == 1 and first.dtype.name == "uint8" and _looks_like_image(first):
+        return _image_shape(first, "rgb24" if first.ndim == 3 else "gray8"), arrays
+    specs = tuple((name, TensorSpec(a.dtype.name, a.shape)) for name, a in arrays.items())
+    return RequestShape(tensors=specs), arrays
+
+
+def _looks_like_image(array: NDArray[Any]) -> bool:
+    """Whether it may travel as rgb24 or gray8; a model of tensors takes those as well."""
+    if array.ndim not in (2, 3) or array.shape[2:] not in ((), (3,)):
+        return False
+    return all(length > 0 for length in array.shape) and max(array.shape[:2]) <= MAX_SIDE
+
+
+def _image_shape(array: NDArray[Any], format: str) -> RequestShape:
+    if format in ENCODED:
+        raise InvalidRequest(f"format {format!r} is encoded", "Decode it, or use mcpd infer.")
+    height, width = (*array.shape, 0, 0)[:2]
+    if format in _STACKED:
+        height = height * 2 // 3
+    layout = frame_layout(format, width, height)
+    shape = layout.planes[0].shape
+    if format in _STACKED:
+        shape = (height * 3 // 2, width)
+    if array.dtype.name != "uint8" or array.shape != shape:
+        raise InvalidRequest(
+            f"input is {array.dtype.name} {array.shape}, {format} needs uint8 {shape}"
+        )
+    return RequestShape(format, width, height)
+
+
+def _write_chroma(planes: tuple[NDArray[np.uint8], ...], rows: NDArray[Any]) -> None:
+    samples = rows.reshape(-1)
+    start = 0
+    for plane in planes:
+        plane[...] = samples[start : start + plane.size].reshape(plane.shape)
+        start += plane.size
