@@ -14,7 +14,7 @@ from mcpd.cli.launch import module_command
 from mcpd.cli.options import Invocation, common_options, pass_invocation, print_json
 from mcpd.cli.render import format_bytes, print_table
 from mcpd.cli.status import print_models
-from mcpd.shm.errors import DaemonUnavailable, Internal, McpdError, NotFound, from_wire
+from mcpd.shm.errors import DaemonUnavailable, Internal, NotFound, from_wire
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -206,18 +206,15 @@ def _run_models(action: str, folder: str | None, *arguments: str) -> Iterator[Ro
             assert process.stdout is not None
             for line in process.stdout:
                 document = json.loads(line)
-                if "error" in document:
-                    raise _told(document["error"])
+                error = document.get("error")
+                if isinstance(error, dict):  # a model's own "error" is text
+                    raise from_wire(error["code"], error["message"], error["hint"])
                 yield document
         except BaseException:
             process.terminate()
             raise
     if process.returncode:
         raise Internal(f"models {action} ended with status {process.returncode}")
-
-
-def _told(error: Row) -> McpdError:
-    return from_wire(error["code"], error["message"], error["hint"])
 
 
 def _progress() -> Progress:

@@ -30,7 +30,7 @@ class Invocation:
 
     def connect(self) -> Client:
         """A connection to the daemon, for the caller to close. Raises DaemonUnavailable."""
-        from mcpd.shm import connect
+        from mcpd.shm.client import connect
 
         return connect(self.socket or None, name="mcpd-cli")
 

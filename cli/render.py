@@ -17,7 +17,7 @@ PLAIN_WIDTH = 100
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "none"
 ) -> None:
-    """Prints a table to standard output, or `title: empty` on one line when it has no rows.
+    """Prints a table to standard output, or `title: empty` when it has no rows; then a gap.
 
     A column whose heading begins with ">" is set to the right; cells are plain text, not markup.
     """
@@ -28,9 +28,10 @@ def print_table(
     cells = [[str(cell) for cell in row] for row in rows]
     target = console()
     if not cells:
-        target.print(Text(f"{title}: {empty}"))
+        target.print(Text(f"{title}: {empty}\n"))
         return
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    target.print(Text(title, style="bold"))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
     for column in columns:
         table.add_column(
             column.removeprefix(">"),
@@ -40,6 +41,7 @@ def print_table(
     for row in cells:
         table.add_row(*(Text(cell) for cell in row))
     target.print(table)
+    target.print()
 
 
 def console() -> Console:

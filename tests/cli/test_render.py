@@ -63,6 +63,6 @@ def test_table_without_a_terminal_is_no_wider_than_it_says(
     assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= PLAIN_WIDTH
 
 
-def test_table_without_rows_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("streams", ("name",), [])
-    assert capsys.readouterr().out == "streams: none\n"
+    assert capsys.readouterr().out == "streams: none\n\n"
