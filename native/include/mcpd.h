@@ -5,7 +5,9 @@
  * MCPD_MAX_READERS readers, in memory that the daemon allocated. This header is the whole C API of
  * the stream; the objects it maps come as file descriptors from the daemon's control socket
  * (docs/protocol.md). Functions return 0 or a count on success and a negative errno on failure; a
- * call that fails has changed nothing. Handles are safe to use from several threads of one process.
+ * call that fails has changed nothing. Handles are safe to use from several threads of one process,
+ * but for close, which must be the last call. A forked child does not inherit the mappings: there
+ * every call but close gives -ECHILD (or NULL), and pointers into slots are void.
  */
 #ifndef MCPD_H
 #define MCPD_H
@@ -96,7 +98,7 @@ typedef struct mcpd_writer mcpd_writer;
 typedef struct mcpd_reader mcpd_reader;
 struct mcpd_description; /* native/src/layout.h, docs/protocol.md */
 
-/* Sizes of the objects that carry a stream, in bytes; -EINVAL when the geometry is out of bounds. */
+/* Bytes of the objects that carry a stream; -EINVAL when the geometry is out of bounds. */
 MCPD_API int64_t mcpd_payload_nbytes(const struct mcpd_geometry *geometry);
 MCPD_API int64_t mcpd_writer_control_nbytes(uint32_t nslots);
 MCPD_API int64_t mcpd_reader_control_nbytes(uint32_t max_pins);
@@ -106,14 +108,17 @@ MCPD_API int64_t mcpd_reader_control_nbytes(uint32_t max_pins);
 /*
  * Maps a stream for writing and touches every page. The descriptors stay the caller's; wake_fd is
  * the writer's own eventfd, which lossless readers signal when they make room.
- * history: newest frames retained for late readers, at least 1. holds: slots the writer may hold.
+ * history: newest frames retained for late readers, at least 1. holds: slots the writer may hold, at
+ * least 1. -ENOSPC: fewer slots than history + holds + 1; -EINVAL: geometry out of bounds or an object
+ * smaller than it says; -EEXIST: written before; -EPROTONOSUPPORT: not of this ABI.
  */
 MCPD_API int mcpd_writer_open(const struct mcpd_geometry *geometry, int control_fd, int payload_fd,
                               int wake_fd, uint32_t history, uint32_t holds, mcpd_writer **out);
 
 /*
- * Admits a reader; from now on its pins and, if lossless, its cursor are honoured. Returns the first
- * sequence number it is owed. -ENOSPC: too few slots for another max_pins; -EUSERS: 64 readers.
+ * Admits a reader; from now on its pins and, if lossless, its cursor are honoured. Returns the
+ * first sequence number it is owed. -ENOSPC: too few slots for its max_pins; -EUSERS: 64 readers;
+ * -EEXIST: the id is in use; -ENOTSUP: a policy that is not there yet.
  */
 MCPD_API int64_t mcpd_writer_add_reader(mcpd_writer *writer, uint64_t reader_id, int control_fd,
                                         int wake_fd, uint32_t max_pins, enum mcpd_policy policy);
@@ -129,8 +134,8 @@ MCPD_API int mcpd_writer_remove_reader(mcpd_writer *writer, uint64_t reader_id);
  */
 MCPD_API int mcpd_writer_acquire(mcpd_writer *writer, int64_t timeout_ns);
 /*
- * For event loops. arm: go to sleep; 1 if an acquire would return at once (then still awake), else 0
- * and wake_fd will become readable. disarm: awake again, wake_fd drained. An acquire that finds
+ * For event loops. arm: go to sleep; 1 if an acquire would return at once (then still awake), else
+ * 0 and wake_fd will become readable. disarm: awake again, wake_fd drained. An acquire that finds
  * nothing while armed drains wake_fd and leaves the loop armed.
  */
 MCPD_API int mcpd_writer_arm(mcpd_writer *writer);
@@ -138,10 +143,10 @@ MCPD_API int mcpd_writer_disarm(mcpd_writer *writer);
 MCPD_API void *mcpd_writer_slot(mcpd_writer *writer, uint32_t slot);
 MCPD_API struct mcpd_description *mcpd_writer_description(mcpd_writer *writer, uint32_t slot);
 /*
- * Publishes an acquired slot and wakes the readers that sleep. Returns its sequence number; generation,
- * seq and publish_ns of meta are set by the call. hold: keep the slot from reuse until released,
- * because the writer still looks at it (a decoder's reference frame). -EINVAL: not acquired, or more
- * nbytes than a slot has; -EPIPE: the stream has ended (the slot stays acquired).
+ * Publishes an acquired slot and wakes the readers that sleep. Returns its sequence number;
+ * generation, seq and publish_ns of meta are set by the call. hold: keep the slot from reuse until
+ * released, because the writer still looks at it (a decoder's reference frame). -EINVAL: not
+ * acquired, or more nbytes than a slot has; -EPIPE: the stream has ended (the slot stays acquired).
  */
 MCPD_API int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot, struct mcpd_meta *meta,
                                      int hold);
@@ -160,7 +165,9 @@ MCPD_API int mcpd_reader_open(const struct mcpd_geometry *geometry, int writer_c
                               mcpd_reader **out);
 /*
  * Pins the next frame by the reader's policy and returns the pin's index; meta is copied. Time-outs
- * as for acquire. -EBUSY: all pins are in use; -EPIPE: the stream has ended and nothing is left.
+ * as for acquire. -EBUSY: all pins are in use; -EPIPE: the stream has ended and nothing is left;
+ * -EBADMSG: the writer's objects make no sense. While armed, a call that finds nothing drains wake_fd
+ * and leaves the loop armed.
  */
 MCPD_API int mcpd_reader_next(mcpd_reader *reader, int64_t timeout_ns, struct mcpd_meta *meta);
 MCPD_API const void *mcpd_reader_slot(mcpd_reader *reader, uint32_t pin);

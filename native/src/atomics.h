@@ -4,7 +4,7 @@
  *   word                  written                          read
  *   header.state          publish: release                 pin: seq_cst, after the pin's exchange
  *                         reclaim: seq_cst exchange
- *   pins[]                pin: seq_cst exchange            reclaim: seq_cst, after the state's exchange
+ *   pins[]                pin: seq_cst exchange            reclaim: seq_cst, after its exchange
  *                         unpin: release, or seq_cst       (the same load; acquires the unpin)
  *   queue[]               publish: release                 next: acquire
  *   head                  publish: seq_cst, before the     next: seq_cst, after the sleeper's
@@ -15,11 +15,11 @@
  *   wctl.writer_epoch     sleep: seq_cst exchange          unpin: seq_cst, after the pin's store
  *   counters              relaxed                          relaxed
  *
- * Three of these are store-then-load on both sides (Dekker's pattern), where release and acquire are
- * not enough: state against pins, head and ended against a reader's epoch, and a pin against the
- * writer's epoch. One total order over the four operations means that at least one side sees the
- * other: the reader that the slot is being reclaimed or the writer that it is pinned; the sleeper that
- * there is something or the waker that there is a sleeper.
+ * Three of these are store-then-load on both sides (Dekker's pattern), where release and acquire
+ * are not enough: state against pins, head and ended against a reader's epoch, and a pin against
+ * the writer's epoch. One total order over the four operations means that at least one side sees
+ * the other: the reader that the slot is being reclaimed or the writer that it is pinned; the
+ * sleeper that there is something or the waker that there is a sleeper.
  */
 #ifndef MCPD_ATOMICS_H
 #define MCPD_ATOMICS_H

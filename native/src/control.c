@@ -1,6 +1,7 @@
 /*
  * The daemon's part in the control objects: it formats them when they are made, and marks a stream
- * ended when its writer cannot. A new memfd is all zero, which is a valid empty queue and free slots.
+ * ended when its writer cannot. A new memfd is all zero, which is a valid empty queue and free
+ * slots.
  */
 #include "atomics.h"
 #include "layout.h"

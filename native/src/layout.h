@@ -4,8 +4,8 @@
  * Three kinds of object; docs/protocol.md draws them and explains who may do what with each.
  *
  *   payload         slots, one after the other. Written by the writer, read-only for readers.
- *   writer control  struct mcpd_wctl | queue[queue_len] | slot headers[nslots]. Read-only for readers.
- *   reader control  struct mcpd_rctl | pins[max_pins]. One for each reader, read-only for the writer.
+ *   writer control  struct mcpd_wctl | queue[queue_len] | headers[nslots]. Read-only for readers.
+ *   reader control  struct mcpd_rctl | pins[max_pins]. One per reader, read-only for the writer.
  *
  * All integers are little-endian. Geometry (nslots, slot_nbytes, max_pins) always comes from the
  * daemon over the control socket; what stands here is informational and never read back.
@@ -30,8 +30,8 @@
 
 /*
  * A tag word packs 48 bits of sequence number over 16 bits of something else: of a slot index in a
- * queue entry or a pin, of an MCPD_SLOT_* state in a slot's state word. Sequence numbers start at 1,
- * so that a word of 0 means "nothing". 2^48 frames last 8.9 years at a million a second.
+ * queue entry or a pin, of an MCPD_SLOT_* state in a slot's state word. Sequence numbers start at
+ * 1, so that a word of 0 means "nothing". 2^48 frames last 8.9 years at a million a second.
  */
 #define MCPD_TAG(seq, low) (((uint64_t)(seq) << 16) | (uint64_t)(low))
 #define MCPD_TAG_SEQ(word) ((uint64_t)(word) >> 16)
@@ -174,7 +174,7 @@ static_assert(offsetof(struct mcpd_rctl, cursor) == 64, "cursor");
 static_assert(offsetof(struct mcpd_rctl, epoch) == 128, "epoch");
 static_assert(offsetof(struct mcpd_rctl, received) == 192, "received");
 
-/* Sizes and offsets that follow from the geometry; nslots and max_pins are checked by the caller. */
+/* Sizes and offsets that follow from the geometry; the caller checks nslots and max_pins. */
 static inline uint32_t mcpd_queue_len(uint32_t nslots)
 {
     uint32_t n = 1;

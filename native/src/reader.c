@@ -1,50 +1,19 @@
 /*
  * A reader's end of a stream: pinning by policy, sleeping, making room.
  *
- * The writer's control object and the payload are mapped read-only, and nothing in them is trusted: an
- * index or size that cannot be gives -EBADMSG. What the reader decides by is private to it; its own
- * control object is written, never read back.
+ * The writer's control object and the payload are mapped read-only, and nothing in them is trusted:
+ * an index or size that cannot be gives -EBADMSG. What the reader decides by is private to it; its
+ * own control object is written, never read back.
  */
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "atomics.h"
-#include "layout.h"
-#include "stream.h"
+#include "reader.h"
 
 /* Lost races in a row until a writer counts as dishonest; an honest one makes a frame for each. */
 #define MAX_RETRIES 16384
-
-struct pin {
-    uint64_t seq; /* 0: not in use */
-    uint32_t slot;
-    int64_t since_ns;
-};
-
-struct mcpd_reader {
-    const volatile uint32_t *guard;
-    pthread_mutex_t mutex;
-    struct mcpd_geometry geometry;
-    struct mcpd_map writer_control, payload, control;
-    const struct mcpd_wctl *wctl;
-    const _Atomic uint64_t *queue;
-    const struct mcpd_slot_header *headers;
-    uint64_t queue_mask;
-    struct mcpd_rctl *rctl;
-    _Atomic uint64_t *words; /* the shared pins */
-    struct mcpd_sleep sleep;
-    int writer_wake_fd;
-    uint32_t writer_signalled; /* the writer's epoch for which it was signalled last */
-    int shut;
-    int lossless;
-    uint64_t wanted; /* lossless: the next; latest: the lowest not seen yet */
-    uint32_t max_pins, nfree;
-    struct pin *pins;
-    uint32_t *free; /* a stack of pins not in use */
-};
 
 /* ---- opening and closing ------------------------------------------------------------------- */
 
@@ -52,7 +21,10 @@ static void discard(mcpd_reader *reader)
 {
     if (reader->guard != NULL && *reader->guard) { /* a forked child does not have the mappings */
         for (uint32_t i = 0; reader->words != NULL && i < reader->max_pins; i++)
-            mcpd_store_release(&reader->words[i], 0);
+            mcpd_store_seq_cst(&reader->words[i], 0);
+        if (reader->words != NULL && reader->writer_wake_fd >= 0)
+            mcpd_wake_peer(&reader->wctl->writer_epoch, &reader->writer_signalled,
+                           reader->writer_wake_fd);
         mcpd_map_close(&reader->writer_control);
         mcpd_map_close(&reader->payload);
         mcpd_map_close(&reader->control);
@@ -144,63 +116,13 @@ void mcpd_reader_close(mcpd_reader *reader)
         discard(reader);
 }
 
-/* Locks; or -ECHILD in a forked child, where the mutex and the mappings are of no use. */
-static int enter(mcpd_reader *reader)
-{
-    if (!*reader->guard)
-        return -ECHILD;
-    pthread_mutex_lock(&reader->mutex);
-    return 0;
-}
-
-static int leave(mcpd_reader *reader, int result)
-{
-    pthread_mutex_unlock(&reader->mutex);
-    return result;
-}
-
 /* ---- pinning ------------------------------------------------------------------------------- */
 
 /*
- * Puts a pin on frame seq; 0, -ESTALE when the slot has moved on, -EBADMSG when the writer lies. The
- * exchange and the re-check after it pair with the exchange and the scan in the writer's reclaim.
- * Once confirmed, the slot's bytes, header and description stay as they are until unpin.
+ * Whether there is something to pin: 1, or -EAGAIN, or why not. `ended` is read before head, so that
+ * what was published before the end is seen. Both loads pair with the writer's seq_cst stores, as the
+ * look that must follow the sleeper's exchange of its epoch.
  */
-static int pin_frame(mcpd_reader *reader, uint64_t seq, uint32_t pin, struct mcpd_meta *meta)
-{
-    uint64_t entry = mcpd_load_acquire(&reader->queue[seq & reader->queue_mask]);
-    if (MCPD_TAG_SEQ(entry) != seq)
-        return -ESTALE;
-    uint32_t slot = MCPD_TAG_LOW(entry);
-    if (slot >= reader->geometry.nslots)
-        return -EBADMSG;
-    const struct mcpd_slot_header *header = &reader->headers[slot];
-    int result = 0;
-    (void)mcpd_exchange_seq_cst(&reader->words[pin], MCPD_TAG(seq, slot));
-    if (mcpd_load_seq_cst(&header->state) != MCPD_TAG(seq, MCPD_SLOT_PUBLISHED))
-        result = -ESTALE;
-#ifdef MCPD_PLANT_NO_RECHECK /* a fault for the tests to find */
-    result = 0;
-#endif
-    if (result == 0) {
-        *meta = header->meta;
-        if (meta->nbytes > reader->geometry.slot_nbytes)
-            result = -EBADMSG;
-#ifndef MCPD_PLANT_NO_RECHECK
-        if (meta->seq != seq || meta->generation != reader->geometry.generation)
-            result = -EBADMSG;
-#endif
-    }
-    if (result != 0) {
-        mcpd_store_release(&reader->words[pin], 0);
-        return result;
-    }
-    reader->pins[pin] = (struct pin){.seq = seq, .slot = slot, .since_ns = mcpd_now_ns()};
-    return 0;
-}
-
-/* `ended` before head: what was published before the end is seen. Both pair with the writer's seq_cst
- * stores, as the look that must follow the sleeper's exchange of its epoch. */
 static int ready(mcpd_reader *reader, uint64_t *head)
 {
     if (reader->shut)
@@ -214,8 +136,8 @@ static int ready(mcpd_reader *reader, uint64_t *head)
 
 /*
  * Pins the next frame by the policy. A lost race is tried again at the new head. An honest writer
- * retains its newest frame and all that a lossless reader is owed, so a race lost for one of those is
- * none; likewise when the head has not moved.
+ * retains its newest frame and all that a lossless reader is owed, so a race lost for one of those
+ * is none; likewise when the head has not moved.
  */
 static int take(mcpd_reader *reader, struct mcpd_meta *meta)
 {
@@ -228,7 +150,7 @@ static int take(mcpd_reader *reader, struct mcpd_meta *meta)
             return -EBADMSG;
         seq = reader->lossless ? reader->wanted : head;
         uint32_t pin = reader->free[reader->nfree - 1];
-        result = pin_frame(reader, seq, pin, meta);
+        result = mcpd_reader_pin(reader, seq, pin, meta);
         if (result == 0) {
             reader->nfree--;
             mcpd_count(&reader->rctl->received, 1);
@@ -291,32 +213,32 @@ static int wait_locked(mcpd_reader *reader, int64_t timeout_ns, struct mcpd_meta
 
 int mcpd_reader_next(mcpd_reader *reader, int64_t timeout_ns, struct mcpd_meta *meta)
 {
-    int result = enter(reader);
+    int result = mcpd_reader_enter(reader);
     if (result != 0)
         return result;
     result = try_locked(reader, meta);
     if (result == -EAGAIN && timeout_ns != 0)
         result = wait_locked(reader, timeout_ns, meta);
-    return leave(reader, result);
+    return mcpd_reader_leave(reader, result);
 }
 
 int mcpd_reader_arm(mcpd_reader *reader)
 {
     uint64_t head;
-    int result = enter(reader);
+    int result = mcpd_reader_enter(reader);
     if (result != 0)
         return result;
     mcpd_sleep_arm(&reader->sleep);
     if (ready(reader, &head) == -EAGAIN)
-        return leave(reader, 0);
+        return mcpd_reader_leave(reader, 0);
     mcpd_sleep_disarm(&reader->sleep);
-    return leave(reader, 1);
+    return mcpd_reader_leave(reader, 1);
 }
 
 int mcpd_reader_disarm(mcpd_reader *reader)
 {
     uint64_t head;
-    int result = enter(reader);
+    int result = mcpd_reader_enter(reader);
     if (result != 0)
         return result;
     if (mcpd_sleep_disarm(&reader->sleep)) {
@@ -324,57 +246,7 @@ int mcpd_reader_disarm(mcpd_reader *reader)
         if (ready(reader, &head) == -EAGAIN)
             mcpd_count(&reader->rctl->spurious, 1);
     }
-    return leave(reader, 0);
-}
-
-/* ---- pins ---------------------------------------------------------------------------------- */
-
-static int in_use(const mcpd_reader *reader, uint32_t pin)
-{
-    return pin < reader->max_pins && reader->pins[pin].seq != 0;
-}
-
-/* A pin that is in use changes only when its owner unpins it, so these two need no mutex. */
-const void *mcpd_reader_slot(mcpd_reader *reader, uint32_t pin)
-{
-    if (!*reader->guard || !in_use(reader, pin))
-        return NULL;
-    return (const uint8_t *)reader->payload.base +
-           reader->pins[pin].slot * reader->geometry.slot_nbytes;
-}
-
-const struct mcpd_description *mcpd_reader_description(mcpd_reader *reader, uint32_t pin)
-{
-    if (!*reader->guard || !in_use(reader, pin))
-        return NULL;
-    return &reader->headers[reader->pins[pin].slot].description;
-}
-
-/*
- * Release: what was read in the slot comes before the writer's reuse of it; pairs with the scan in the
- * writer's reclaim. seq_cst for a lossless reader: the writer's epoch is read next, and pairs with
- * its exchange and second look in mcpd_writer_acquire. Taking a pin makes no room, only this does.
- */
-int mcpd_reader_unpin(mcpd_reader *reader, uint32_t pin)
-{
-    int result = enter(reader);
-    if (result != 0)
-        return result;
-    if (!in_use(reader, pin))
-        return leave(reader, -EINVAL);
-    uint64_t held_ns = (uint64_t)(mcpd_now_ns() - reader->pins[pin].since_ns);
-    if (held_ns > mcpd_load_relaxed(&reader->rctl->longest_pin_ns))
-        mcpd_store_relaxed(&reader->rctl->longest_pin_ns, held_ns);
-    reader->pins[pin].seq = 0;
-    reader->free[reader->nfree++] = pin;
-    if (reader->writer_wake_fd >= 0) {
-        mcpd_store_seq_cst(&reader->words[pin], 0);
-        mcpd_wake_peer(&reader->wctl->writer_epoch, &reader->writer_signalled,
-                       reader->writer_wake_fd);
-    } else {
-        mcpd_store_release(&reader->words[pin], 0);
-    }
-    return leave(reader, 0);
+    return mcpd_reader_leave(reader, 0);
 }
 
 int mcpd_reader_ended(mcpd_reader *reader)
@@ -386,7 +258,7 @@ int mcpd_reader_ended(mcpd_reader *reader)
 
 void mcpd_reader_shut(mcpd_reader *reader)
 {
-    if (enter(reader) != 0)
+    if (mcpd_reader_enter(reader) != 0)
         return;
     reader->shut = 1;
     mcpd_sleep_pass_on(&reader->sleep);
@@ -396,11 +268,6 @@ void mcpd_reader_shut(mcpd_reader *reader)
 int mcpd_reader_fileno(const mcpd_reader *reader)
 {
     return reader->sleep.fd;
-}
-
-int mcpd_reader_pinned(mcpd_reader *reader, uint32_t pin)
-{
-    return in_use(reader, pin) ? (int)reader->pins[pin].slot : -EINVAL;
 }
 
 const struct mcpd_rctl *mcpd_reader_counters(mcpd_reader *reader)

@@ -1,5 +1,5 @@
 /*
- * What the files of the stream share: mappings, sleeping and waking, the daemon's part. Not installed.
+ * What the files of the stream share: mappings, sleeping, the daemon's part. Not installed.
  */
 #ifndef MCPD_STREAM_H
 #define MCPD_STREAM_H
@@ -11,7 +11,7 @@
 #include "layout.h"
 #include "mcpd.h"
 
-/* ---- map.c: memory ---------------------------------------------------------------------------- */
+/* ---- map.c: memory ------------------------------------------------------------------------- */
 
 struct mcpd_map {
     void *base;
@@ -21,15 +21,16 @@ struct mcpd_map {
 /* 0, or -EINVAL when the object is smaller than nbytes. */
 int mcpd_size_check(int fd, size_t nbytes);
 /*
- * Maps the first nbytes of fd, shared, every page touched, not inherited over fork. -EINVAL when the
- * object is smaller than that: it would raise SIGBUS later.
+ * Maps the first nbytes of fd, shared, every page touched, not inherited over fork. -EINVAL when
+ * the object is smaller than that: it would raise SIGBUS later.
  */
 int mcpd_map_open(struct mcpd_map *map, int fd, size_t nbytes, int writable);
 void mcpd_map_close(struct mcpd_map *map); /* does nothing to a map that is not open */
 
 /*
- * A word that is 1 in the process that made it and 0 in its forked children, which lack the mappings:
- * calls look at it first and give -ECHILD there. Costs a load, where getpid() costs a system call.
+ * A word that is 1 in the process that made it and 0 in its forked children, which lack the
+ * mappings: calls look at it first and give -ECHILD there. Costs a load, where getpid() costs a
+ * system call.
  */
 int mcpd_guard_open(const volatile uint32_t **guard);
 void mcpd_guard_close(const volatile uint32_t *guard);
@@ -38,13 +39,13 @@ int mcpd_geometry_check(const struct mcpd_geometry *geometry); /* 0 or -EINVAL *
 /* -EPROTONOSUPPORT unless the object says that it is one of this ABI. */
 int mcpd_control_check(uint64_t magic_seen, uint64_t magic, uint32_t abi);
 
-/* ---- wake.c: sleeping and waking -------------------------------------------------------------- */
+/* ---- wake.c: sleeping and waking ----------------------------------------------------------- */
 
 /*
- * One side's way to sleep. Its functions are called under the mutex of the handle it is part of, but
- * for mcpd_sleep_poll. Several threads may sleep on one, and an event loop at the same time (armed).
- * Rule that keeps them from losing a wake-up: whoever found something calls mcpd_sleep_pass_on,
- * because the signal that it drained was meant for all.
+ * One side's way to sleep. Its functions are called under the mutex of the handle it is part of,
+ * but for mcpd_sleep_poll. Several threads may sleep on one, and an event loop at the same time
+ * (armed). Rule that keeps them from losing a wake-up: whoever found something calls
+ * mcpd_sleep_pass_on, because the signal that it drained was meant for all.
  */
 struct mcpd_sleep {
     _Atomic uint32_t *epoch; /* in the control object: odd asleep, even awake */
@@ -71,7 +72,7 @@ void mcpd_sleep_pass_on(struct mcpd_sleep *sleep);
 void mcpd_sleep_arm(struct mcpd_sleep *sleep); /* then look again; renews if armed */
 int mcpd_sleep_disarm(struct mcpd_sleep *sleep); /* 1 if there was a signal */
 
-/* ---- control.c: the daemon's part ------------------------------------------------------------- */
+/* ---- control.c: the daemon's part ---------------------------------------------------------- */
 
 void mcpd_wctl_format(struct mcpd_wctl *wctl, const struct mcpd_geometry *geometry);
 void mcpd_rctl_format(struct mcpd_rctl *rctl, const struct mcpd_geometry *geometry,
@@ -79,7 +80,7 @@ void mcpd_rctl_format(struct mcpd_rctl *rctl, const struct mcpd_geometry *geomet
 /* Marks the stream ended; 0 if it was already. Waking whoever sleeps is the caller's part. */
 int mcpd_wctl_end(struct mcpd_wctl *wctl, enum mcpd_end reason);
 
-/* ---- for the binding -------------------------------------------------------------------------- */
+/* ---- for the binding ----------------------------------------------------------------------- */
 
 /* Acquire that neither waits nor counts; errors as mcpd_writer_acquire. */
 int mcpd_writer_try(mcpd_writer *writer);

@@ -1,10 +1,10 @@
 /*
  * Sleeping and waking across processes: an eventfd and a sleep epoch for each side.
  *
- * A sleeper makes its epoch odd, looks once more whether there is something, and polls its eventfd. A
- * waker first makes something, then reads the epoch: odd, and not the epoch that it signalled last,
- * means one signal. So a peer that is awake costs no system call, and one that sleeps costs one
- * however much is made before it runs. Both sides use seq_cst (atomics.h says why).
+ * A sleeper makes its epoch odd, looks once more whether there is something, and polls its eventfd.
+ * A waker first makes something, then reads the epoch: odd, and not the epoch that it signalled
+ * last, means one signal. So a peer that is awake costs no system call, and one that sleeps costs
+ * one however much is made before it runs. Both sides use seq_cst (atomics.h says why).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -109,9 +109,9 @@ int mcpd_sleep_poll(int fd, int64_t deadline_ns)
 }
 
 /*
- * Drains first and moves the epoch afterwards: a signal that is drained is one for the old epoch, and
- * what it was about is seen by the caller's next look. For others that still sleep the epoch moves on
- * to the next odd one, because the old one counts as signalled.
+ * Drains first and moves the epoch afterwards: a signal that is drained is one for the old epoch,
+ * and what it was about is seen by the caller's next look. For others that still sleep the epoch
+ * moves on to the next odd one, because the old one counts as signalled.
  */
 int mcpd_sleep_finish(struct mcpd_sleep *sleep)
 {

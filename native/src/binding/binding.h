@@ -33,8 +33,8 @@ int mcpd_binding_u32(PyObject *object, void *out);
 int mcpd_binding_i64(PyObject *object, void *out);
 
 /*
- * Reads the only argument of `next` and `acquire`: seconds, or None for ever, as nanoseconds (-1 for
- * ever). 0, or -1 with an exception set.
+ * Reads the only argument of `next` and `acquire`: seconds, or None for ever, as nanoseconds (-1
+ * for ever). 0, or -1 with an exception set.
  */
 int mcpd_binding_timeout(const char *function, PyObject *const *args, Py_ssize_t nargs,
                          PyObject *kwnames, int64_t *timeout_ns);

@@ -29,8 +29,8 @@ static PyObject *sized(int64_t nbytes)
 {
     if (nbytes < 0)
         return PyErr_Format(PyExc_ValueError,
-                            "out of bounds: nslots is 2 to %d, max_pins is 1 to %d, and slot_nbytes "
-                            "is a multiple of 4096 up to 2**40",
+                            "out of bounds: nslots is 2 to %d, max_pins is 1 to %d, and "
+                            "slot_nbytes is a multiple of 4096 up to 2**40",
                             MCPD_MAX_SLOTS, MCPD_MAX_PINS);
     return PyLong_FromLongLong(nbytes);
 }
@@ -69,9 +69,9 @@ static PyObject *reader_control_nbytes(PyObject *module, PyObject *args, PyObjec
 }
 
 /*
- * The kernel sends the signal when the thread that started this process ends, so a parent starts its
- * children from a thread that lives as long as it does. The parent may have died before prctl ran,
- * hence the look at getppid() afterwards.
+ * The kernel sends the signal when the thread that started this process ends, so a parent starts
+ * its children from a thread that lives as long as it does. The parent may have died before prctl
+ * ran, hence the look at getppid() afterwards.
  */
 static PyObject *die_with_parent(PyObject *module, PyObject *args, PyObject *kwargs)
 {
@@ -108,7 +108,7 @@ static PyMethodDef functions[] = {
     {"writer_control_nbytes", KEYWORDS(writer_control_nbytes), "Bytes of the writer's control."},
     {"reader_control_nbytes", KEYWORDS(reader_control_nbytes), "Bytes of a reader's control."},
     {"die_with_parent", KEYWORDS(die_with_parent),
-     "Has the kernel send signum to this process when its parent dies; now, if it is gone already."},
+     "Has the kernel send signum to this process when its parent dies; now, if it is gone."},
     {"set_dumpable", set_dumpable, METH_O,
      "Whether others of this user may look into this process (ptrace, /proc/PID/fd)."},
     {NULL, NULL, 0, NULL},

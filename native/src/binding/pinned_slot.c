@@ -25,8 +25,8 @@ struct pinned_slot {
 };
 
 /*
- * The slot's description as bytes. It is copied out once and only then looked at, because its writer
- * is not trusted. Most frames have the description of the one before, and share its object.
+ * The slot's description as bytes. It is copied out once and only then looked at, because its
+ * writer is not trusted. Most frames have the description of the one before, and share its object.
  */
 static PyObject *copy_description(struct mcpd_py_reader *reader, uint32_t pin)
 {
@@ -142,8 +142,8 @@ static void pinned_slot_releasebuffer(PyObject *object, Py_buffer *view)
 static PyObject *get_trace_id(PyObject *object, void *closure)
 {
     (void)closure;
-    return PyBytes_FromStringAndSize((const char *)((struct pinned_slot *)object)->meta.trace_id,
-                                     16);
+    const struct mcpd_meta *meta = &((struct pinned_slot *)object)->meta;
+    return PyBytes_FromStringAndSize((const char *)meta->trace_id, sizeof meta->trace_id);
 }
 
 static PyGetSetDef pinned_slot_attributes[] = {

@@ -1,8 +1,8 @@
 /*
  * Reader: a stream's reading end. Its pinned slots are in pinned_slot.c.
  *
- * The C handle lives until close() was called and nobody uses it: slots that are pinned and calls that
- * run without the GIL count in `users`, which the GIL protects.
+ * The C handle lives until close() was called and nobody uses it: slots that are pinned and calls
+ * that run without the GIL count in `users`, which the GIL protects.
  */
 #include "binding.h"
 

@@ -128,7 +128,7 @@ static int description_check(const void *bytes, Py_ssize_t nbytes)
     if (ntensors > MCPD_MAX_TENSORS ||
         nbytes < head + (Py_ssize_t)(ntensors * sizeof(struct mcpd_tensor))) {
         PyErr_Format(PyExc_ValueError,
-                     "the description names %u tensors; %d is the most, and they need %zu bytes each",
+                     "the description names %u tensors; %d is the most, and each needs %zu bytes",
                      (unsigned int)ntensors, MCPD_MAX_TENSORS, sizeof(struct mcpd_tensor));
         return -1;
     }
@@ -244,7 +244,8 @@ static int set_field(PyObject *object, PyObject *value, void *closure)
 static PyObject *get_trace_id(PyObject *object, void *closure)
 {
     (void)closure;
-    return PyBytes_FromStringAndSize((const char *)((struct write_slot *)object)->meta.trace_id, 16);
+    const struct mcpd_meta *meta = &((struct write_slot *)object)->meta;
+    return PyBytes_FromStringAndSize((const char *)meta->trace_id, sizeof meta->trace_id);
 }
 
 static int set_trace_id(PyObject *object, PyObject *value, void *closure)

@@ -62,7 +62,7 @@ static int require(PyObject *kwargs, const char *const *names)
 {
     for (; *names != NULL; names++) {
         if (kwargs == NULL || PyDict_GetItemString(kwargs, *names) == NULL) {
-            PyErr_Format(PyExc_TypeError, "Writer() missing required keyword argument '%s'", *names);
+            PyErr_Format(PyExc_TypeError, "Writer() misses the keyword argument '%s'", *names);
             return -1;
         }
     }
@@ -73,7 +73,8 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 {
     static char *names[] = {"control_fd", "payload_fd", "wake_fd", "stream_id", "generation",
                             "nslots", "slot_nbytes", "history", "holds", NULL};
-    static const char *const required[] = {"stream_id", "generation", "nslots", "slot_nbytes", NULL};
+    static const char *const required[] = {"stream_id", "generation", "nslots", "slot_nbytes",
+                                           NULL};
     struct mcpd_geometry geometry;
     int control_fd, payload_fd, wake_fd, result;
     uint32_t history = 1, holds = 2;
@@ -281,7 +282,8 @@ static PyMethodDef writer_methods[] = {
     {"remove_reader", writer_remove_reader, METH_O, "Forgets a reader and its pins."},
     {"acquire", CALLABLE(writer_acquire), METH_FASTCALL | METH_KEYWORDS,
      "The most recently freed slot; None when none came free within timeout_s."},
-    {"end", CALLABLE(writer_end), METH_VARARGS | METH_KEYWORDS, "Ends the stream for every reader."},
+    {"end", CALLABLE(writer_end), METH_VARARGS | METH_KEYWORDS,
+     "Ends the stream for every reader."},
     {"fileno", writer_fileno, METH_NOARGS, "Readable when there is room, while armed."},
     {"arm", writer_arm, METH_NOARGS, "True if an acquire would return at once, else sleeps."},
     {"disarm", writer_disarm, METH_NOARGS, "Awake again; fileno() is drained."},

@@ -1,0 +1,69 @@
+/*
+ * The reader as its two files see it: reader.c (which frame is next, sleeping) and pinning.c
+ * (putting a pin on a frame, and off). All of it is private memory of the reader's process;
+ * functions here are called under the mutex.
+ */
+#ifndef MCPD_READER_H
+#define MCPD_READER_H
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "layout.h"
+#include "stream.h"
+
+struct mcpd_reader_pin {
+    uint64_t seq; /* 0: not in use */
+    uint32_t slot;
+    int64_t since_ns;
+};
+
+struct mcpd_reader {
+    const volatile uint32_t *guard;
+    pthread_mutex_t mutex;
+    struct mcpd_geometry geometry;
+    struct mcpd_map writer_control, payload, control;
+    const struct mcpd_wctl *wctl;
+    const _Atomic uint64_t *queue;
+    const struct mcpd_slot_header *headers;
+    uint64_t queue_mask;
+    struct mcpd_rctl *rctl;
+    _Atomic uint64_t *words; /* the shared pins */
+    struct mcpd_sleep sleep;
+    int writer_wake_fd;
+    uint32_t writer_signalled; /* the writer's epoch for which it was signalled last */
+    int shut;
+    int lossless;
+    uint64_t wanted; /* lossless: the next; latest: the lowest not seen yet */
+    uint32_t max_pins, nfree;
+    struct mcpd_reader_pin *pins;
+    uint32_t *free; /* a stack of pins not in use */
+};
+
+/* Locks; or -ECHILD in a forked child, where the mutex and the mappings are of no use. */
+static inline int mcpd_reader_enter(mcpd_reader *reader)
+{
+    if (!*reader->guard)
+        return -ECHILD;
+    pthread_mutex_lock(&reader->mutex);
+    return 0;
+}
+
+static inline int mcpd_reader_leave(mcpd_reader *reader, int result)
+{
+    pthread_mutex_unlock(&reader->mutex);
+    return result;
+}
+
+/* ---- pinning.c ---- */
+
+/*
+ * Puts a pin that is not in use on frame seq and copies its metadata. 0, -ESTALE when its slot has
+ * moved on, -EBADMSG when the writer lies; then the pin is withdrawn.
+ */
+int mcpd_reader_pin(mcpd_reader *reader, uint64_t seq, uint32_t pin, struct mcpd_meta *meta);
+/* Second half of it: whether the slot still holds frame seq after the pin was put there. */
+int mcpd_reader_confirm(const mcpd_reader *reader, uint32_t slot, uint64_t seq,
+                        struct mcpd_meta *meta);
+
+#endif
