@@ -108,15 +108,17 @@ def pictures(clip: Clip) -> Iterator[Image]:
     """The clip's frames as RGB pictures, decoded with the colours it was made with."""
     import av
     from av.video.reformatter import ColorRange, Colorspace
+    from PIL import Image
 
     with av.open(clip.path) as container:
         for frame in container.decode(video=0):
-            yield frame.reformat(
+            rgb = frame.reformat(
                 format="rgb24",
                 src_colorspace=Colorspace.ITU709,
                 src_color_range=ColorRange.MPEG,
                 dst_color_range=ColorRange.JPEG,
-            ).to_image()
+            )
+            yield Image.fromarray(rgb.to_ndarray())
 
 
 def add_video_stream(container: Any, size: tuple[int, int], fps: int) -> Any:

@@ -66,7 +66,7 @@ def hand_over_as_json(frames: Sequence[Picture]) -> Handover:
     """
 
     def send(pipe: IO[bytes], frame: Picture) -> int:
-        encoded = base64.b64encode(frame).decode("ascii")
+        encoded = base64.b64encode(frame.data).decode("ascii")
         message = json.dumps({"frame": encoded, "shape": frame.shape}).encode() + b"\n"
         pipe.write(message)
         return len(message)

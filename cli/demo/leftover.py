@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -45,7 +46,9 @@ class Census:
         Looks for the processes noted, names of the daemon's in /dev/shm, and memory of a daemon's
         streams that this process or one of those has open or mapped.
         """
-        _, alive = psutil.wait_procs(self._noted, timeout=_GONE_S)
+        deadline = time.monotonic() + _GONE_S
+        while (alive := [p for p in self._noted if _runs(p)]) and time.monotonic() < deadline:
+            time.sleep(0.02)
         found = [f"process {process.pid} ({_part(process)})" for process in alive]
         mark = f"mcpd.{os.getuid()}.{self._daemon.pid}."
         found += [f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if name.startswith(mark)]
@@ -66,6 +69,14 @@ def open_segments(pid: int) -> list[str]:
             with contextlib.suppress(FileNotFoundError):
                 names.add(os.readlink(entry).removeprefix("/"))
     return sorted({n.removesuffix(" (deleted)") for n in names if n.startswith("memfd:mcpd:")})
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it still does something; one that waits for its parent's notice has ended."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _part(process: psutil.Process) -> str:

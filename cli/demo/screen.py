@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import IO, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -23,7 +23,7 @@ class Screen:
     def __init__(self, stream: TextIO) -> None:
         self._counting = _Counting(stream)
         self._console = Console(
-            file=self._counting,
+            file=cast(IO[str], self._counting),
             force_terminal=stream.isatty(),
             width=None if stream.isatty() else _LINE_WIDTH,
             highlight=False,

@@ -16,12 +16,15 @@ from mcpd.cli.demo.leftover import Census
 
 PARENT = """
 import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+child = subprocess.Popen(
+    [sys.executable, "-c", "import sys; sys.stdin.read()"],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.DEVNULL,
+)
 print(child.pid, flush=True)
 input()
-child.kill() if sys.argv[1:] == ["well"] else None
-import os
-os._exit(0)
+if sys.argv[1:] == ["well"]:
+    child.communicate()
 """
 
 
@@ -39,7 +42,9 @@ class Family:
         self.child = int(self.process.stdout.readline())
 
     def end(self) -> None:
-        self.process.communicate("\n")
+        """Has it end as its manner is. Idempotent."""
+        if self.process.poll() is None:
+            self.process.communicate("\n")
 
 
 @pytest.fixture
