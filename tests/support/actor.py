@@ -1,0 +1,109 @@
+"""A client in a process of its own, for tests to kill: it says `ready`, then does one thing.
+
+actor.py SOCKET write NAME       makes a stream and publishes small frames without end
+actor.py SOCKET read NAME        reads a stream and always holds a frame or two
+actor.py SOCKET watch NAME MODEL reads a model's results on a stream
+actor.py SOCKET hold NAME        makes a stream, closes the socket alone, and lives on
+"""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+from types import TracebackType
+
+READY_TIMEOUT_S = 30.0
+
+
+class Actor:
+    """A running actor; a context manager that kills it."""
+
+    def __init__(self, socket: str, role: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", __file__, socket, role, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self.process.pid
+
+    def wait_ready(self) -> Actor:
+        """Returns once it does its thing; AssertionError with its stderr when it never does."""
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        readable, _, _ = select.select([self.process.stdout], [], [], READY_TIMEOUT_S)
+        line = self.process.stdout.readline() if readable else ""
+        if line != "ready\n":
+            self.process.kill()
+            raise AssertionError(f"actor is not ready: {self.process.stderr.read()}")
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone."""
+        self.process.kill()
+        self.process.communicate()
+
+    def wait_end(self) -> str:
+        """Waits until it ends by itself; its stderr."""
+        return self.process.communicate(timeout=READY_TIMEOUT_S)[1]
+
+    def __enter__(self) -> Actor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+
+def main() -> None:
+    """The process."""
+    from mcpd.shm import connect
+
+    socket, role, name, *rest = sys.argv[1:]
+    client = connect(socket, name=f"actor {role}")
+    if role in ("write", "hold"):
+        stream = client.create_stream(name, width=64, height=48, format="rgb24")
+        if role == "hold":
+            client.connection._socket._sock.shutdown(2)
+            _say_ready()
+            sys.stdin.read()
+            return
+        said = False
+        while True:
+            with stream.acquire() as slot:
+                slot.planes[0][:] = slot.index
+            if not said:
+                said = _say_ready()
+            # A little time in the middle of a frame, so that a signal finds it there too.
+            with stream.acquire() as slot:
+                slot.planes[0][:24] = 1
+                select.select([], [], [], 0.001)
+                slot.planes[0][24:] = 1
+    if role == "read":
+        reader = client.open_stream(name, policy=rest[0] if rest else "latest")
+        held = [reader.next(READY_TIMEOUT_S)]
+        _say_ready()
+        while True:
+            held.append(reader.next(READY_TIMEOUT_S))
+            held.pop(0).close()
+    if role == "watch":
+        results = client.results(name, model=rest[0])
+        next(results).close()
+        _say_ready()
+        for result in results:
+            result.close()
+
+
+def _say_ready() -> bool:
+    print("ready", flush=True)
+    return True
+
+
+if __name__ == "__main__":
+    main()
