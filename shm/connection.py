@@ -188,9 +188,14 @@ class Connection:
 
     def abandon(self, message: Message, future: Future[Answer]) -> None:
         """Gives up a request: what its reply grants or granted is given back."""
-        if future.cancel() or not future.done() or future.exception() is not None:
-            return
-        self._give_back(message, *future.result())
+        if future.cancel():
+            return  # the thread gives back what it would have got
+
+        def give_back(done: Future[Answer]) -> None:
+            if done.exception() is None:
+                self._give_back(message, *done.result())
+
+        future.add_done_callback(give_back)
 
     def notify(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Sends a notification.

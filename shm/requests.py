@@ -18,7 +18,7 @@ from mcpd.shm.errors import (
 from mcpd.shm.frame import Slot
 from mcpd.shm.messages import OpenResults
 from mcpd.shm.results import ResultReader, open_results
-from mcpd.shm.stream import WriterStream
+from mcpd.shm.stream import ReaderStream, WriterStream
 
 if TYPE_CHECKING:
     from mcpd.shm.connection import Connection
@@ -38,6 +38,14 @@ class Pending:
     def done(self) -> bool:
         """Whether `collect` returns at once; only noticed while somebody collects."""
         return self.result is not None or self.error is not None
+
+    def take(self) -> Result:
+        """What came, when `done`."""
+        if self.error is not None:
+            raise self.error
+        if self.result is None:
+            raise WouldBlock(f"request {self.seq} has no result yet")
+        return self.result
 
     def collect(self, timeout_s: float | None = None) -> Result:
         """Waits for the result. A failed frame is a result too, see Result.status.
@@ -88,6 +96,11 @@ class Requests:
         return self._reader.labels
 
     @property
+    def results(self) -> ReaderStream:
+        """The stream that the results travel in; another one after the worker died."""
+        return self._reader.stream
+
+    @property
     def in_flight(self) -> int:
         """Requests submitted of which the result has not come yet."""
         with self._changed:
@@ -99,7 +112,7 @@ class Requests:
         Raises:
             As WriterStream.acquire, and as opening results when the worker died before.
         """
-        self._bind()
+        self.bind()
         return self._writer.acquire(timeout_s)
 
     def submit(self, slot: Slot) -> Pending:
@@ -112,11 +125,29 @@ class Requests:
         while True:
             with self._changed:
                 # Under the lock: the result may be there before publish returns.
-                if not self._reader.stream.ended:
+                if self.bound:
                     pending.seq = slot.publish()
                     self._table[pending.seq] = pending
                     return pending
-            self._bind()
+            self.bind()
+
+    def poll(self) -> None:
+        """Takes in every result that is there, without waiting; for event loops.
+
+        Raises:
+            As ReaderStream.next, but for StreamClosed: then the requests in flight have failed.
+        """
+        with self._changed:
+            if self._reading:
+                return  # another thread does it
+            self._reading = True
+        try:
+            while self.in_flight:
+                self._read_one(0)
+        except WouldBlock:
+            return
+        finally:
+            self._stop_reading()
 
     def collect(self, pending: Pending, timeout_s: float | None = None) -> Result:
         """As Pending.collect."""
@@ -125,18 +156,16 @@ class Requests:
             with self._changed:
                 while self._reading and not pending.done:
                     if not self._changed.wait(_remaining(deadline)):
-                        raise self._give_up(pending, timeout_s)
-                if pending.error is not None:
-                    raise pending.error
-                if pending.result is not None:
-                    return pending.result
+                        raise self.give_up(pending, timeout_s)
+                if pending.done:
+                    return pending.take()
                 if self._closed:
                     raise StreamClosed(f"requests to {self.model!r} are closed")
                 self._reading = True
             try:
                 self._read_one(_remaining(deadline))
             except (TimedOut, WouldBlock):
-                raise self._give_up(pending, timeout_s) from None
+                raise self.give_up(pending, timeout_s) from None
             finally:
                 self._stop_reading()
 
@@ -184,16 +213,25 @@ class Requests:
                     "Submit it again; a new worker is started.",
                 )
 
-    def _bind(self) -> None:
-        """Binds to a new worker if the results have ended, and fails what the old one had."""
-        if not self._reader.stream.ended:
+    @property
+    def bound(self) -> bool:
+        """Whether a worker serves these requests; if not, `acquire` waits for a new one."""
+        return not self._reader.stream.ended
+
+    def bind(self) -> None:
+        """Binds to a new worker if the old one died, and fails what that had. `acquire` does so.
+
+        Raises:
+            As opening results.
+        """
+        if self.bound:
             return
         with self._changed:
             while self._reading:
                 self._changed.wait()
             if self._closed:
                 raise InvalidRequest(f"requests to model {self.model!r} are closed")
-            if not self._reader.stream.ended:
+            if self.bound:
                 return
             self._reading = True
         try:
@@ -212,7 +250,8 @@ class Requests:
             self._reading = False
             self._changed.notify_all()
 
-    def _give_up(self, pending: Pending, timeout_s: float | None) -> TimedOut:
+    def give_up(self, pending: Pending, timeout_s: float | None) -> TimedOut:
+        """Drops a request that nobody waits for any more; the error that says so."""
         with self._changed:
             self._table.pop(pending.seq, None)
         return TimedOut(

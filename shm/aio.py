@@ -1,0 +1,303 @@
+"""The client for asyncio: the names of mcpd.shm.client, with await, async with and async for.
+
+What opens something is awaited, or entered with `async with`, which closes it again:
+
+    async with aio.connect() as client, client.results("cam0", model="m") as results:
+        async for result in results: ...
+
+An await that is cancelled leaves nothing behind: no reader, no stream, no pin. Objects belong to
+the event loop they were made in. Slots, frames and results are those of the synchronous client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from msgspec.structs import replace
+
+from mcpd.shm import client as synchronous
+from mcpd.shm.aio_streams import (
+    AsyncReaderStream,
+    AsyncRequests,
+    AsyncResults,
+    AsyncWriterStream,
+)
+from mcpd.shm.aio_waiting import Opening, in_thread
+from mcpd.shm.client import MODEL_WAIT_S, Client, Rows
+from mcpd.shm.connection import REQUEST_TIMEOUT_S, Answer
+from mcpd.shm.errors import McpdError, TimedOut
+from mcpd.shm.messages import (
+    AttachReader,
+    CreateStream,
+    Message,
+    OpenResults,
+    RunOnce,
+    SealStream,
+)
+from mcpd.shm.requests import Requests
+from mcpd.shm.results import OPEN_GRACE_S, ResultReader
+from mcpd.shm.spec import stream_spec
+from mcpd.shm.stream import ReaderStream, WriterStream, map_reader, map_writer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mcpd.shm.bundle import TensorSpec
+    from mcpd.shm.result import Result
+
+__all__ = [
+    "AsyncClient",
+    "AsyncReaderStream",
+    "AsyncRequests",
+    "AsyncResults",
+    "AsyncWriterStream",
+    "Opening",
+    "connect",
+]
+
+
+def connect(
+    socket: str | os.PathLike[str] | None = None, *, timeout_s: float = 5.0, name: str = ""
+) -> Opening[AsyncClient]:
+    """Connects to the daemon; as mcpd.shm.connect."""
+
+    async def make() -> AsyncClient:
+        client = await in_thread(
+            lambda: synchronous.connect(socket, timeout_s=timeout_s, name=name), Client.close
+        )
+        return AsyncClient(client)
+
+    return Opening(make)
+
+
+class AsyncClient:
+    """A session with the daemon for asyncio; as Client. Made by `connect`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._connection = client.connection
+        self.session = client.session
+        self.daemon_pid = client.daemon_pid
+        self.socket = client.socket
+
+    def create_stream(
+        self,
+        name: str,
+        *,
+        width: int = 0,
+        height: int = 0,
+        format: str = "",
+        tensors: Mapping[str, TensorSpec] | None = None,
+        slots: int = 8,
+        holds: int = 2,
+        history: int = 1,
+        memory: str = "memfd",
+        matrix: str = "bt709",
+        range: str = "limited",
+        rotation: int = 0,
+        kind: str | None = None,
+        slot_nbytes: int | None = None,
+    ) -> Opening[AsyncWriterStream]:
+        """Makes a stream that this process writes; as Client.create_stream."""
+
+        async def make() -> AsyncWriterStream:
+            spec, description = stream_spec(
+                width=width,
+                height=height,
+                format=format,
+                tensors=tensors,
+                slots=slots,
+                holds=holds,
+                history=history,
+                memory=memory,
+                matrix=matrix,
+                range=range,
+                rotation=rotation,
+                kind=kind,
+                slot_nbytes=slot_nbytes,
+            )
+            answer = await self._request(CreateStream(name=name, spec=spec))
+            stream = await in_thread(
+                lambda: map_writer(self._connection, *answer, description), WriterStream.close
+            )
+            try:
+                await self._request(SealStream(stream=stream.stream_id))
+            except BaseException:
+                _close_later(stream)
+                raise
+            return AsyncWriterStream(stream)
+
+        return Opening(make)
+
+    def open_stream(
+        self, name: str, *, policy: str = "latest", max_pins: int = 2
+    ) -> Opening[AsyncReaderStream]:
+        """Attaches as a reader; as Client.open_stream."""
+
+        async def make() -> AsyncReaderStream:
+            message = AttachReader(stream=name, policy=policy, max_pins=max_pins)
+            answer = await self._request(message)
+            stream = await in_thread(
+                lambda: map_reader(self._connection, *answer), ReaderStream.close
+            )
+            return AsyncReaderStream(stream)
+
+        return Opening(make)
+
+    def results(
+        self,
+        stream: str,
+        *,
+        model: str,
+        version: int = 0,
+        frames: str = "latest",
+        policy: str | None = None,
+        max_pins: int = 2,
+        once: bool = False,
+        timeout_s: float | None = None,
+    ) -> Opening[AsyncResults]:
+        """Has a model run on a stream; as Client.results."""
+
+        async def make() -> AsyncResults:
+            request = OpenResults(
+                stream=stream,
+                model=model,
+                version=version,
+                frames=frames,
+                results=policy or frames,
+                max_pins=max_pins,
+                once=once,
+                wait_s=MODEL_WAIT_S if timeout_s is None else timeout_s,
+            )
+            return AsyncResults(self, request, await self.open_results(request), timeout_s)
+
+        return Opening(make)
+
+    async def run_once(
+        self,
+        stream: str,
+        *,
+        model: str,
+        version: int = 0,
+        timeout_s: float = MODEL_WAIT_S,
+        trace_id: bytes = b"",
+    ) -> Result:
+        """Runs a model on the newest frame of a stream; as Client.run_once."""
+        async with self.results(
+            stream, model=model, version=version, once=True, timeout_s=timeout_s
+        ) as results:
+            await results.run_once(trace_id)
+            return await results.next()
+
+    def requests(
+        self,
+        model: str,
+        *,
+        width: int = 0,
+        height: int = 0,
+        format: str = "",
+        tensors: Mapping[str, TensorSpec] | None = None,
+        matrix: str = "bt709",
+        range: str = "limited",
+        slots: int = 4,
+        version: int = 0,
+        timeout_s: float = MODEL_WAIT_S,
+    ) -> Opening[AsyncRequests]:
+        """A private stream of inputs to a model; as Client.requests."""
+
+        async def make() -> AsyncRequests:
+            requests = await in_thread(
+                lambda: self._client.requests(
+                    model,
+                    width=width,
+                    height=height,
+                    format=format,
+                    tensors=tensors,
+                    matrix=matrix,
+                    range=range,
+                    slots=slots,
+                    version=version,
+                    timeout_s=timeout_s,
+                ),
+                Requests.close,
+            )
+            return AsyncRequests(requests)
+
+        return Opening(make)
+
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, NDArray[Any]] | NDArray[Any],
+        *,
+        format: str | None = None,
+        timeout_s: float = MODEL_WAIT_S,
+        version: int = 0,
+    ) -> Result:
+        """Runs a model on arrays; as Client.infer, which a thread of the loop's pool waits in."""
+        return await asyncio.to_thread(
+            self._client.infer, model, inputs, format=format, timeout_s=timeout_s, version=version
+        )
+
+    async def status(self) -> dict[str, Any]:
+        """As Client.status."""
+        return await asyncio.to_thread(self._client.status)
+
+    async def list(self, what: str) -> Rows:
+        """As Client.list."""
+        return await asyncio.to_thread(self._client.list, what)
+
+    async def load_models(self) -> list[str]:  # type: ignore[valid-type]
+        """As Client.load_models."""
+        return await asyncio.to_thread(self._client.load_models)
+
+    async def stop(self) -> None:
+        """As Client.stop."""
+        await asyncio.to_thread(self._client.stop)
+
+    async def close(self) -> None:
+        """Closes every stream of this client and ends the session. Idempotent."""
+        await asyncio.to_thread(self._client.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open_results(self, request: OpenResults) -> ResultReader:
+        """Attaches to results; as mcpd.shm.results.open_results."""
+        fresh = replace(request)
+        answer = await self._request(fresh, request.wait_s + OPEN_GRACE_S)
+        return await in_thread(
+            lambda: ResultReader(self._connection, fresh, answer), _close_result_reader
+        )
+
+    async def run_binding(self, reader: ReaderStream, trace_id: bytes) -> None:
+        """Has a `once` binding run on the newest frame."""
+        await self._request(RunOnce(reader=reader.reader_id, trace_id=trace_id))
+
+    async def _request(self, message: Message, timeout_s: float = REQUEST_TIMEOUT_S) -> Answer:
+        future = self._connection.submit(message)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.wrap_future(future)
+        except BaseException as error:
+            if not isinstance(error, McpdError):
+                self._connection.abandon(message, future)
+            if isinstance(error, TimeoutError):
+                kind = type(message).__struct_config__.tag
+                text = f"no reply to {kind} from the daemon in {timeout_s} s"
+                raise TimedOut(text) from None
+            raise
+
+
+def _close_later(stream: WriterStream) -> None:
+    asyncio.get_running_loop().run_in_executor(None, stream.close)
+
+
+def _close_result_reader(reader: ResultReader) -> None:
+    reader.stream.close()

@@ -1,0 +1,225 @@
+"""Streams, results and requests for asyncio; see mcpd.shm.aio, which makes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Self
+
+from mcpd.shm.aio_waiting import Opening, Waiting, in_thread
+from mcpd.shm.errors import NotFound, StreamClosed, TimedOut
+from mcpd.shm.frame import Frame, Slot
+from mcpd.shm.messages import OpenResults
+from mcpd.shm.requests import Pending, Requests
+from mcpd.shm.results import ResultReader
+from mcpd.shm.stream import ReaderStream, WriterStream
+
+if TYPE_CHECKING:
+    from mcpd.shm.aio import AsyncClient
+    from mcpd.shm.result import Result
+
+
+class AsyncWriterStream:
+    """The writer's end of a stream; as WriterStream."""
+
+    def __init__(self, stream: WriterStream) -> None:
+        self.stream = stream
+        self.name = stream.name
+        self.stream_id = stream.stream_id
+        self._waiting = Waiting(lambda: self.stream)
+
+    def acquire(self, timeout_s: float | None = None) -> Opening[Slot]:
+        """A free slot; `async with` publishes it, or abandons it when an exception leaves."""
+
+        async def make() -> Slot:
+            what = f"stream {self.name!r}: no slot came free"
+            return await self._waiting.attempt(lambda: self.stream.acquire(0), timeout_s, what)
+
+        return Opening(make)
+
+    def stats(self) -> dict[str, int]:
+        """As WriterStream.stats."""
+        return self.stream.stats()
+
+    def end(self, reason: str = "closed") -> None:
+        """As WriterStream.end."""
+        self.stream.end(reason)
+
+    async def close(self) -> None:
+        """As WriterStream.close."""
+        await asyncio.to_thread(self.stream.close)
+        self._waiting.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncReaderStream:
+    """A reader's end of a stream; as ReaderStream. `async for` gives frames."""
+
+    def __init__(self, stream: ReaderStream) -> None:
+        self.stream = stream
+        self.name = stream.name
+        self.stream_id = stream.stream_id
+        self._waiting = Waiting(lambda: self.stream)
+
+    async def next(self, timeout_s: float | None = None) -> Frame:
+        """The next frame by the policy."""
+        what = f"stream {self.name!r}: no frame came"
+        return await self._waiting.attempt(lambda: self.stream.next(0), timeout_s, what)
+
+    async def __aiter__(self) -> AsyncIterator[Frame]:
+        while True:
+            try:
+                frame = await self.next()
+            except StreamClosed as error:
+                if error.reason == "closed":
+                    return
+                raise
+            with frame:
+                yield frame
+
+    def stats(self) -> dict[str, int]:
+        """As ReaderStream.stats."""
+        return self.stream.stats()
+
+    async def close(self) -> None:
+        """As ReaderStream.close."""
+        await asyncio.to_thread(self.stream.close)
+        self._waiting.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncResults:
+    """A model's results on a stream; as Results. `async for` gives them."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        request: OpenResults,
+        reader: ResultReader,
+        timeout_s: float | None,
+    ) -> None:
+        self._client = client
+        self._request = request
+        self._reader = reader
+        self._timeout_s = timeout_s
+        self._closed = False
+        self._waiting = Waiting(lambda: self._reader.stream)
+        self.model = reader.model
+        self.labels = reader.labels
+        self.reopened = 0
+
+    @property
+    def version(self) -> int:
+        """The model's version that runs."""
+        return self._reader.version
+
+    async def next(self, timeout_s: float | None = None) -> Result:
+        """The next result; opened anew when the worker died."""
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        what = f"model {self.model!r} on {self._request.stream!r}: no result came"
+        while True:
+            try:
+                return await self._waiting.attempt(lambda: self._reader.next(0), timeout_s, what)
+            except StreamClosed as error:
+                if error.reason != "writer_died" or self._closed:
+                    raise
+                await self._reopen(error)
+
+    async def run_once(self, trace_id: bytes = b"") -> None:
+        """As Results.run_once."""
+        await self._client.run_binding(self._reader.stream, trace_id)
+
+    async def __aiter__(self) -> AsyncIterator[Result]:
+        while True:
+            try:
+                result = await self.next()
+            except StreamClosed as error:
+                if error.reason == "closed":
+                    return
+                raise
+            yield result
+
+    async def close(self) -> None:
+        """As Results.close."""
+        self._closed = True
+        await asyncio.to_thread(self._reader.stream.close)
+        self._waiting.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _reopen(self, ended: StreamClosed) -> None:
+        self._waiting.close()
+        await asyncio.to_thread(self._reader.stream.close)
+        try:
+            self._reader = await self._client.open_results(self._request)
+        except (NotFound, StreamClosed) as error:
+            raise ended from error
+        self.reopened += 1
+
+
+class AsyncRequests:
+    """A private stream of inputs to a model; as Requests."""
+
+    def __init__(self, requests: Requests) -> None:
+        self.requests = requests
+        self.model = requests.model
+        self._room = Waiting(lambda: requests.stream)
+        self._waiting = Waiting(lambda: requests.results)
+
+    def acquire(self, timeout_s: float | None = None) -> Opening[Slot]:
+        """A slot to fill with an input, for `submit`."""
+
+        async def make() -> Slot:
+            if not self.requests.bound:
+                self._waiting.close()
+                await in_thread(self.requests.bind, lambda _: None)
+            what = f"requests to {self.model!r}: no slot came free"
+            return await self._room.attempt(lambda: self.requests.acquire(0), timeout_s, what)
+
+        return Opening(make)
+
+    def submit(self, slot: Slot) -> Pending:
+        """Publishes an acquired slot as a request; `collect` has its result."""
+        return self.requests.submit(slot)
+
+    async def collect(self, pending: Pending, timeout_s: float | None = None) -> Result:
+        """Waits for a request's result; raises as Pending.collect."""
+
+        def attempt() -> Result:
+            if not pending.done:
+                self.requests.poll()
+            return pending.take()
+
+        try:
+            return await self._waiting.attempt(attempt, timeout_s, "")
+        except TimedOut:
+            raise self.requests.give_up(pending, timeout_s) from None
+        except asyncio.CancelledError:
+            self.requests.give_up(pending, timeout_s)
+            raise
+
+    async def close(self) -> None:
+        """As Requests.close."""
+        await asyncio.to_thread(self.requests.close)
+        self._room.close()
+        self._waiting.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,124 @@
+"""How the asyncio client waits: for a stream's descriptor, for a thread, for what is opened."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeVar
+
+from mcpd.shm.errors import StreamClosed, TimedOut, WouldBlock
+from mcpd.shm.frame import Slot
+
+T = TypeVar("T")
+
+
+class Opening(Generic[T]):
+    """Something about to be opened: await it, or enter it with `async with`, which closes it."""
+
+    def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
+        self._make = make
+        self._value: T
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> T:
+        self._value = await self._make()
+        return self._value
+
+    async def __aexit__(self, *failure: Any) -> None:
+        value = self._value
+        if isinstance(value, Slot):
+            value.__exit__(*failure)
+        else:
+            await value.close()  # type: ignore[attr-defined]
+
+
+class Armed(Protocol):
+    """A stream's end, as far as waiting for it goes."""
+
+    def fileno(self) -> int: ...
+    def arm(self) -> bool: ...
+    def disarm(self) -> None: ...
+
+
+class Waiting:
+    """Tries something that would block until it does not, waiting for a stream's descriptor.
+
+    A duplicate of the descriptor is watched: the stream's own is closed, and forgotten by the
+    loop's epoll, when the session ends.
+    """
+
+    def __init__(self, end: Callable[[], Armed]) -> None:
+        self._end = end
+        self._fd = -1
+        self._lock = asyncio.Lock()  # one waiter at a time is armed
+
+    async def attempt(self, take: Callable[[], T], timeout_s: float | None, what: str) -> T:
+        """What `take` returns once it no longer raises WouldBlock.
+
+        Raises:
+            WouldBlock: At once, with timeout_s 0.
+            TimedOut: `what` did not happen in time.
+        """
+        try:
+            return take()
+        except WouldBlock:
+            if timeout_s == 0:
+                raise
+        try:
+            async with asyncio.timeout(timeout_s), self._lock:
+                while True:
+                    try:
+                        return take()
+                    except WouldBlock:
+                        await self._readable()
+        except TimeoutError:
+            raise TimedOut(f"{what} in {timeout_s} s") from None
+
+    def close(self) -> None:
+        """Stops watching; the next attempt watches anew. Idempotent."""
+        if self._fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    async def _readable(self) -> None:
+        end = self._end()
+        if self._fd < 0:
+            self._fd = os.dup(end.fileno())
+        if end.arm():
+            return
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        loop.add_reader(self._fd, wake)
+        try:
+            await woken
+        finally:
+            if self._fd >= 0:
+                loop.remove_reader(self._fd)
+            with suppress(StreamClosed):  # take() says so
+                end.disarm()
+
+
+async def in_thread(work: Callable[[], T], undo: Callable[[T], object]) -> T:
+    """Runs what blocks in the loop's pool. If the await is cancelled, what it made is undone."""
+    loop = asyncio.get_running_loop()
+    future = loop.run_in_executor(None, work)
+
+    def discard(done: asyncio.Future[T]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            loop.run_in_executor(None, undo, done.result())
+
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        future.add_done_callback(discard)
+        raise
