@@ -46,7 +46,7 @@ def write_repository(folder: Path) -> Path:
 
 
 def write_trivial(folder: Path, name: str = "trivial", *, version: int = 1) -> Path:
-    """A tensor model: uint8 `image` [1,H,W,3] to float32 `mean` [1,3] of its top left 4x4 pixels."""
+    """A tensor model: uint8 `image` [1,H,W,3] to float32 `mean` [1,3] of the top left 4x4 pixels."""
     image = helper.make_tensor_value_info("image", TensorProto.UINT8, [1, "height", "width", 3])
     mean = helper.make_tensor_value_info("mean", TensorProto.FLOAT, [1, 3])
     nodes = [
@@ -92,9 +92,7 @@ def write_tiny_image(folder: Path, name: str = "tiny-image", *, version: int = 1
     return path
 
 
-def write_model(
-    folder: Path, name: str, graph: GraphProto, toml: str, *, version: int = 1
-) -> Path:
+def write_model(folder: Path, name: str, graph: GraphProto, toml: str, *, version: int = 1) -> Path:
     """Writes `folder`/name/{model.toml, version/model.onnx}; returns the version's folder."""
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     checker.check_model(model)
