@@ -19,11 +19,26 @@ from tests.support.raw import RawSession
 SPEC: dict[str, Any] = {"slots": 8, "slot_nbytes": 4096}
 
 
+@pytest.fixture(scope="module")
+def shared(
+    tmp_path_factory: pytest.TempPathFactory, model_repository: Path
+) -> Iterator[tuple[RunningDaemon, Bystander]]:
+    """One daemon for all that is bad, and a stream that flows through it all the time."""
+    folder = tmp_path_factory.mktemp("daemon")
+    with (
+        RunningDaemon(folder, model_repository) as running,
+        Bystander(running.socket) as bystander,
+    ):
+        yield running, bystander
+
+
 @pytest.fixture
-def disturbed(daemon: RunningDaemon) -> Iterator[RunningDaemon]:
-    """A daemon with a stream flowing, before and after whatever the test does."""
-    with Bystander(daemon.socket):
-        yield daemon
+def disturbed(shared: tuple[RunningDaemon, Bystander]) -> Iterator[RunningDaemon]:
+    """That daemon, with its stream looked at before and after the test."""
+    running, bystander = shared
+    bystander.check()
+    yield running
+    bystander.check()
 
 
 def create(session: RawSession, name: str = "bad", **spec: Any) -> dict[str, Any]:
@@ -176,24 +191,30 @@ def test_model_file_that_is_not_one_says_so_at_once(tmp_path: Path, model_reposi
     models = tmp_path / "models"
     shutil.copytree(model_repository, models)
     (models / "trivial" / "1" / "model.onnx").write_bytes(b"this is no model")
-    with RunningDaemon(tmp_path, models) as running, Bystander(running.socket):
-        with connect(running.socket) as client:
-            with pytest.raises(ModelFailed, match="trivial"):
-                client.results("bystander", model="trivial")
-            row = next(row for row in client.list("models") if row["name"] == "trivial")
-            assert row["state"] in ("failed", "starting")
+    with (
+        RunningDaemon(tmp_path, models) as running,
+        Bystander(running.socket),
+        connect(running.socket) as client,
+    ):
+        with pytest.raises(ModelFailed, match="trivial"):
+            client.results("bystander", model="trivial")
+        row = next(row for row in client.list("models") if row["name"] == "trivial")
+        assert row["state"] in ("failed", "starting")
 
 
 def test_model_toml_that_cannot_be_read_is_shown(tmp_path: Path, model_repository: Path) -> None:
     models = tmp_path / "models"
     shutil.copytree(model_repository, models)
     (models / "trivial" / "model.toml").write_text("[[input]\nname = 3")
-    with RunningDaemon(tmp_path, models) as running, Bystander(running.socket):
-        with connect(running.socket) as client:
-            with pytest.raises(ModelFailed, match=r"model\.toml"):
-                client.results("bystander", model="trivial")
-            row = next(row for row in client.list("models") if row["name"] == "trivial")
-            assert row["state"] == "broken"
+    with (
+        RunningDaemon(tmp_path, models) as running,
+        Bystander(running.socket),
+        connect(running.socket) as client,
+    ):
+        with pytest.raises(ModelFailed, match=r"model\.toml"):
+            client.results("bystander", model="trivial")
+        row = next(row for row in client.list("models") if row["name"] == "trivial")
+        assert row["state"] == "broken"
 
 
 def test_second_daemon_names_the_first(disturbed: RunningDaemon) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mcpd.daemon.limits import (
@@ -59,7 +60,7 @@ def test_only_workers_make_results() -> None:
 def test_geometry_out_of_its_limits_is_refused_with_value_and_limit(field: str, value: int) -> None:
     values = {"slots": 8, "slot_nbytes": 4096, "history": 1, "holds": 2, field: value}
     with pytest.raises(InvalidRequest, match=f"{field} is {value}; it must be"):
-        check_spec("cam0", StreamSpec(**values))
+        check_spec("cam0", msgspec.convert(values, StreamSpec))
 
 
 def test_slots_must_leave_room_for_one_reader() -> None:

@@ -1,16 +1,19 @@
 """A client in a process of its own, for tests to kill: it says `ready`, then does one thing.
 
-actor.py SOCKET write NAME       makes a stream and publishes small frames without end
-actor.py SOCKET read NAME        reads a stream and always holds a frame or two
-actor.py SOCKET watch NAME MODEL reads a model's results on a stream
-actor.py SOCKET hold NAME        makes a stream, closes the socket alone, and lives on
+Arguments: SOCKET, then one of
+write NAME             makes a stream and publishes small frames without end
+read NAME [POLICY]     reads a stream and always holds a frame or two
+watch NAME MODEL       reads a model's results on a stream
+hold NAME              makes a stream, closes its socket alone, and lives on
 """
 
 from __future__ import annotations
 
+import os
 import select
 import subprocess
 import sys
+from pathlib import Path
 from types import TracebackType
 
 READY_TIMEOUT_S = 30.0
@@ -26,6 +29,7 @@ class Actor:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )
         self.pid = self.process.pid
 
@@ -64,16 +68,18 @@ class Actor:
 def main() -> None:
     """The process."""
     from mcpd.shm import connect
+    from tests.support.raw import RawSession
 
     socket, role, name, *rest = sys.argv[1:]
+    if role == "hold":
+        with RawSession(socket) as session:
+            session.ask(type="create_stream", name=name, spec={"slots": 8, "slot_nbytes": 4096})
+        _say_ready()
+        sys.stdin.read()
+        return
     client = connect(socket, name=f"actor {role}")
-    if role in ("write", "hold"):
+    if role == "write":
         stream = client.create_stream(name, width=64, height=48, format="rgb24")
-        if role == "hold":
-            client.connection._socket._sock.shutdown(2)
-            _say_ready()
-            sys.stdin.read()
-            return
         said = False
         while True:
             with stream.acquire() as slot:

@@ -30,7 +30,7 @@ class Bystander:
             thread.start()
 
     def check(self) -> None:
-        """Waits until more frames have come through; AssertionError if one was wrong or none came."""
+        """Waits until more frames came through; AssertionError if one was wrong or none came."""
         before = self.received
         wait_until(
             lambda: bool(self._errors) or self.received >= before + 3, WAIT_S, "frames go on"

@@ -108,7 +108,7 @@ class RunningDaemon:
     def children(self) -> list[psutil.Process]:
         """Its live child processes: workers and the reaper."""
         try:
-            found = psutil.Process(self.pid).children(recursive=True)
+            found: list[psutil.Process] = psutil.Process(self.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             found = []
         for child in found:
