@@ -62,7 +62,10 @@ def make_document(
         "latency_ms": _spread(streamed.latency_ms),
         "handover_ms": _spread(streamed.handover_ms),
         "cpu_ms_per_frame": {name: use.cpu_ms for name, use in streamed.uses.items()},
-        "bytes_per_frame": {name: use.nbytes for name, use in streamed.uses.items()},
+        "bytes_per_frame": {
+            name: {"read_and_written": use.nbytes, "control_socket": use.socket_nbytes}
+            for name, use in streamed.uses.items()
+        },
         "video_file_bytes_per_frame": streamed.uses["source"].file_nbytes
         if "source" in streamed.uses
         else None,
@@ -104,6 +107,7 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
     clip, machine = document["clip"], document["machine"]
     latency, handover = document["latency_ms"], document["handover_ms"]
     same, ratio = document["same_frames"], document["same_frames"]["ratio"]
+    piped = {name: sum(use.values()) for name, use in document["bytes_per_frame"].items()}
     rows = [
         ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['python']}"),
         ("clip", f"{clip['width']}x{clip['height']}, {clip['fps']} fps, {clip['frames']} frames"),
@@ -126,7 +130,7 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
         ("publish to result", f"p50 {latency['p50']:.1f} ms  p99 {latency['p99']:.1f} ms"),
         ("publish to worker", f"p50 {handover['p50']:.2f} ms  p99 {handover['p99']:.2f} ms"),
         ("CPU per frame", _each(document["cpu_ms_per_frame"], "{:.2f} ms")),
-        ("pipes and sockets, per frame", _each(document["bytes_per_frame"], "{:.0f} B")),
+        ("pipes and sockets, per frame", _each(piped, "{:.0f} B")),
     ]
     if document["video_file_bytes_per_frame"] is not None:
         read = document["video_file_bytes_per_frame"]

@@ -74,7 +74,7 @@ def open_segments(pid: int) -> list[str]:
 def _runs(process: psutil.Process) -> bool:
     """Whether it still does something; one that waits for its parent's notice has ended."""
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

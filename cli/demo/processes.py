@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -37,6 +37,7 @@ class Process:
         environment: In place of this process's own.
         tied: The kernel ends it (SIGTERM) when this process dies of whatever cause. To be used
             only while no other thread runs here, because Python runs between fork and exec.
+        on_output: Called with each line of stdout as it comes, in another thread.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class Process:
         *,
         environment: dict[str, str] | None = None,
         tied: bool = False,
+        on_output: Callable[[str], None] | None = None,
     ) -> None:
         self.name = name
         self.lines: collections.deque[str] = collections.deque(maxlen=_LOG_LINES)
         self.ready = threading.Event()
         """Set at a line that begins with READY, and when stderr has ended."""
-        self._output: list[bytes] = []
+        self._output: list[str] = []
+        self._on_output = on_output
         self._popen = subprocess.Popen(
             list(arguments),
             stdin=subprocess.DEVNULL,
@@ -94,10 +97,10 @@ class Process:
         except subprocess.TimeoutExpired:
             raise McpdError(f"the {self.name} still runs after {timeout_s:g} s") from None
 
-    def output(self) -> str:
-        """Everything it wrote to stdout; blocks until stdout has ended."""
+    def output(self) -> list[str]:
+        """The lines it wrote to stdout; blocks until stdout has ended."""
         self._drains[1].join()
-        return b"".join(self._output).decode(errors="replace")
+        return self._output
 
     def log(self) -> str:
         """The last lines it wrote to stderr."""
@@ -135,8 +138,11 @@ class Process:
     def _drain_output(self) -> None:
         assert self._popen.stdout is not None
         with self._popen.stdout as stream:
-            while data := os.read(stream.fileno(), 65536):
-                self._output.append(data)
+            for line in stream:
+                text = line.decode(errors="replace").rstrip()
+                self._output.append(text)
+                if self._on_output is not None:
+                    self._on_output(text)
 
 
 class PrivateDaemon(Process):

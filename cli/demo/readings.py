@@ -3,7 +3,8 @@
 Bytes are rchar and wchar of /proc/PID/io: all that read and write moved, files, pipes and terminals
 alike. Two things are known not to be a frame's and are subtracted, each by its exact number: what
 the source read from its video file, and what this process wrote to the terminal and read from /proc
-to measure. sendmsg and recvmsg are not in those counters; the daemon counts them for its sessions.
+to measure. sendmsg and recvmsg are not in those counters: what went through the control sockets the
+daemon counts for each session, and tells. Asking it is itself such traffic, and stays in.
 """
 
 from __future__ import annotations
@@ -25,20 +26,23 @@ class Reading:
         cpu_s: User and system time.
         nbytes: Bytes read and written, without those of the video file and of measuring.
         file_nbytes: Bytes read from the video file.
+        socket_nbytes: Bytes through control sockets, both directions.
     """
 
     cpu_s: float
     nbytes: int
     file_nbytes: int = 0
+    socket_nbytes: int = 0
 
 
 @dataclass(frozen=True)
 class Use:
-    """What a process used for each frame of a stretch."""
+    """What a process used for each frame of a stretch; fields as of Reading."""
 
     cpu_ms: float
     nbytes: float
     file_nbytes: float
+    socket_nbytes: float
 
 
 class Stretch:
@@ -70,6 +74,7 @@ class Stretch:
             cpu_ms=(last.cpu_s - first.cpu_s) * 1e3 / frames,
             nbytes=(last.nbytes - first.nbytes) / frames,
             file_nbytes=(last.file_nbytes - first.file_nbytes) / frames,
+            socket_nbytes=(last.socket_nbytes - first.socket_nbytes) / frames,
         )
 
 

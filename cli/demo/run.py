@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcpd.cli.demo.annotate import write_annotated
-from mcpd.cli.demo.clip import Clip, cached_clip, pictures
+from mcpd.cli.demo.clip import FPS, Clip, cached_clip, pictures
 from mcpd.cli.demo.comparison import Handover, hand_over_as_json, hand_over_in_slots
 from mcpd.cli.demo.figures import make_document
 from mcpd.cli.demo.leftover import Census
@@ -18,10 +18,12 @@ from mcpd.cli.demo.processes import PrivateDaemon, Process, interruptible
 from mcpd.cli.demo.screen import Screen
 from mcpd.cli.demo.streaming import MODEL, Streamed, stream_clip
 from mcpd.shm import connect
+from mcpd.shm.errors import from_wire
 
 if TYPE_CHECKING:
     from mcpd.shm.client import Client
 
+_FETCH_S = 900.0
 _COMPARED = 18
 """Frames handed over both ways: base64 takes about a tenth of a second for each."""
 _CAPTION = f"mcpd demo · {MODEL} · thick: detected · thin white: true"
@@ -56,9 +58,10 @@ def run_demo(options: Options, screen: Screen) -> dict[str, Any]:
     with interruptible():
         options.output.mkdir(parents=True, exist_ok=True)
         fetch_model(options.repository, screen)
-        with screen.bar("making the clip", options.seconds) as bar:
+        frames = options.seconds * FPS
+        with screen.bar("making the clip", frames) as bar:
             clip = cached_clip(options.cache, options.seconds, bar.advance)
-        screen.say(f"clip: {clip.path}")
+            bar.advance(frames, frames, str(clip.path))
         daemon, census, streamed, as_json, in_slots = _measure(options, clip, screen)
         left = census.left() + [f"{name} in the socket's folder" for name in daemon.left]
         video, still = options.output / "annotated.mp4", options.output / "still.png"
@@ -81,12 +84,18 @@ def fetch_model(repository: Path, screen: Screen) -> None:
         return
     command = [sys.executable, "-P", "-m", "mcpd.daemon.models", "fetch", MODEL]
     command += ["--repository", str(repository), "--json"]
-    with (
-        screen.bar(f"fetching {MODEL}"),
-        Process("fetching of the model", command, tied=False) as process,
-    ):
-        if process.wait(600.0) != 0:
-            raise process.failure()
+    with screen.bar(f"fetching {MODEL}", 100) as bar:
+
+        def show(line: str) -> None:
+            message = json.loads(line)
+            bar.advance(round(100 * message.get("fraction", 1)), 100, message.get("stage", ""))
+
+        with Process("fetching of the model", command, on_output=show) as process:
+            if process.wait(_FETCH_S) != 0:
+                failure = json.loads(process.output()[-1]) if process.output() else {}
+                if "error" in failure:
+                    raise from_wire(**failure["error"])
+                raise process.failure()
 
 
 def _measure(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcpd.cli.demo.clip import Clip
 from mcpd.cli.demo.leftover import Census
+from mcpd.cli.demo.meters import Meters
 from mcpd.cli.demo.processes import PrivateDaemon, Process
-from mcpd.cli.demo.readings import ProcessReader, Reading, Stretch, Use
+from mcpd.cli.demo.readings import Use
 from mcpd.cli.demo.screen import Bar, Screen
 from mcpd.shm.errors import McpdError, TimedOut
 
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
 
 STREAM = "demo"
 MODEL = "ssdlite-coco"
-_READ_EVERY = 10
-_ASK_EVERY = 60
-"""Frames between readings: through /proc, and by asking the daemon, which is traffic itself."""
+_READ_EVERY = 30
+"""Frames between two readings of what the processes use."""
 _RESULT_S = 60.0
 _STREAM_S = 20.0
 
@@ -78,8 +78,9 @@ def stream_clip(
             screen.bar(f"detecting with {MODEL}", len(clip.truth)) as bar,
             client.results(STREAM, model=MODEL, frames="lossless", timeout_s=_RESULT_S) as results,
         ):
-            parts = census.note([source.pid])
-            meters = _meters(clip, client, source.pid, parts, daemon.pid, screen)
+            pids = {"source": source.pid, "daemon": daemon.pid}
+            pids |= {part: pid for pid, part in census.note([source.pid]).items()}
+            meters = Meters(client, pids, clip.path, lambda: screen.nbytes)
             began = 0.0
             for result in results:
                 with result:
@@ -88,16 +89,14 @@ def stream_clip(
                 if done == 1:
                     began = time.monotonic()
                 if done % _READ_EVERY == 1 or done == len(clip.truth):
-                    for meter in meters.values():
-                        meter.take(done)
+                    meters.take(done)
                 _show(bar, streamed, clip)
             streamed.seconds = time.monotonic() - began
         census.note()
         if source.wait(10.0) != 0:
             raise source.failure()
-        streamed.source = json.loads(source.output().splitlines()[-1])
-    uses = {name: meter.use() for name, meter in meters.items()}
-    streamed.uses = {name: use for name, use in uses.items() if use is not None}
+        streamed.source = json.loads(source.output()[-1])
+    streamed.uses = meters.uses()
     return streamed
 
 
@@ -123,31 +122,6 @@ def _take(streamed: Streamed, result: Result) -> None:
     streamed.detections.append(list(result.detections))
     streamed.latency_ms.append(result.latency_ns / 1e6)
     streamed.handover_ms.append((result.awake_ns - result.source_publish_ns) / 1e6)
-
-
-def _meters(
-    clip: Clip, client: Client, source: int, parts: dict[int, str], daemon: int, screen: Screen
-) -> dict[str, Stretch]:
-    """A stretch for each process that takes part, by the part it plays."""
-    reader = ProcessReader()
-
-    def of_process(pid: int) -> Callable[[], Reading]:
-        return lambda: reader.read(pid)
-
-    meters = {
-        "source": Stretch(lambda: reader.read(source, clip.path)),
-        "daemon": Stretch(lambda: _read_daemon(client, reader, daemon)),
-    }
-    for pid, part in parts.items():
-        meters[part] = Stretch(of_process(pid))
-    meters["client"] = Stretch(lambda: reader.read_self(screen.nbytes))
-    return meters
-
-
-def _read_daemon(client: Client, reader: ProcessReader, pid: int) -> Reading:
-    """The daemon is not dumpable: it tells its own bytes, only its CPU time is for all to see."""
-    io = client.status()["daemon"]["io"]
-    return Reading(reader.cpu_s(pid), io["rchar"] + io["wchar"])
 
 
 def _show(bar: Bar, streamed: Streamed, clip: Clip) -> None:
