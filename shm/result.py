@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from mcpd.shm.bundle import Tensor
-from mcpd.shm.errors import STATUS_CODES, ProtocolError, from_wire
+from mcpd.shm.errors import STATUS_CODES, InvalidRequest, ProtocolError, from_wire
 from mcpd.shm.frame import FLAG_PARTIAL
 
 if TYPE_CHECKING:
@@ -17,6 +19,13 @@ if TYPE_CHECKING:
 
 COPY_NBYTES = 64 * 1024
 """Tensors up to this size are copied out of the slot; larger ones stay there and keep it pinned."""
+
+_ELEMENTS = {
+    **{"bool": "?", "uint8": "B", "int8": "b", "uint16": "=H", "int16": "=h", "uint32": "=I"},
+    **{"int32": "=i", "uint64": "=Q", "int64": "=q", "float16": "=e", "float32": "=f"},
+    "float64": "=d",
+}
+"""Codes of the struct module by numpy's names."""
 
 _DETECTIONS = {"boxes": ("float32", "f"), "scores": ("float32", "f"), "labels": ("int32", "i")}
 
@@ -143,6 +152,28 @@ class Result:
         if self._detections is None:
             self._detections = self._read_detections()
         return self._detections
+
+    def first(self, name: str, count: int) -> list[float | int]:
+        """The first `count` elements of one output in C order, read without numpy.
+
+        Elements are those of `tensors[name]`; a complex one is refused.
+
+        Raises:
+            InvalidRequest: No such output, or a complex one.
+        """
+        part = self._parts.get(name)
+        code = _ELEMENTS.get(part[0].numpy_dtype) if part is not None else None
+        if part is None or code is None:
+            raise InvalidRequest(
+                f"result has no output {name!r} of real numbers",
+                f"Outputs: {', '.join(self._parts) or 'none'}.",
+            )
+        tensor, data = part
+        positions = itertools.product(*map(range, tensor.shape))
+        return [
+            struct.unpack_from(code, data, sum(map(operator.mul, position, tensor.strides)))[0]
+            for position in itertools.islice(positions, count)
+        ]
 
     def raise_for_status(self) -> None:
         """Raises the error that `status` and `error` stand for; nothing if the model ran."""
