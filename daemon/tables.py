@@ -27,6 +27,9 @@ from mcpd.shm.messages import PAGE_LENGTH
 PAGE_NBYTES = 48 * 1024
 """Of one page's items, encoded: leaves room in a message of 64 KiB for the rest."""
 
+LISTED_LABELS = 100
+"""Most class names of a model in a listing: opening its results gives them all."""
+
 Row = dict[str, Any]
 
 
@@ -143,6 +146,7 @@ class Tables:
                 "pid": model.process.pid if model.process is not None else 0,
                 "rss_bytes": rss_nbytes(model.process.pid) if model.process is not None else 0,
                 "labels": len(model.labels),
+                "label_names": [name[:60] for name in model.labels[:LISTED_LABELS]],
                 "decode": model.config.decode.kind if model.config else "",
                 "inputs": details.get("inputs", {}) or _inputs(model),
                 "outputs": details.get("outputs", {}),
