@@ -21,8 +21,17 @@ COPY_NBYTES = 64 * 1024
 """Tensors up to this size are copied out of the slot; larger ones stay there and keep it pinned."""
 
 _ELEMENTS = {
-    **{"bool": "?", "uint8": "B", "int8": "b", "uint16": "=H", "int16": "=h", "uint32": "=I"},
-    **{"int32": "=i", "uint64": "=Q", "int64": "=q", "float16": "=e", "float32": "=f"},
+    "bool": "?",
+    "uint8": "B",
+    "int8": "b",
+    "uint16": "=H",
+    "int16": "=h",
+    "uint32": "=I",
+    "int32": "=i",
+    "uint64": "=Q",
+    "int64": "=q",
+    "float16": "=e",
+    "float32": "=f",
     "float64": "=d",
 }
 """Codes of the struct module by numpy's names."""
