@@ -210,15 +210,17 @@ class ModelRunner:
         given: Mapping[str, NDArray[Any]] = frame.tensors
         if description.kind == KIND_FRAME and len(infos) == 1 and len(description.planes) == 1:
             given = {name: _with_batch(frame.planes[0], info) for name, info in infos.items()}
-        elif len(infos) == 1 and len(given) == 1:  # one for one: the names need not agree
-            given = dict(zip(infos, given.values(), strict=True))
+        elif len(infos) == 1 and len(given) == 1:
+            # One for one: the names need not agree.
+            ((name, info),), (only,) = infos.items(), given.values()
+            given = {name: only} if info.accepts(only) else given
         inputs = {}
         for name, info in infos.items():
             array = given.get(name)
             if array is None or not info.accepts(array):
                 have = ", ".join(_describe(key, value) for key, value in given.items())
                 wanted = ", ".join(f"{key} {value}" for key, value in infos.items())
-                held = f"a {description.format} frame" if description.format else "no tensors"
+                held = f"{description.format} frames" if description.format else "no tensors"
                 raise InvalidRequest(
                     f"model {self.config.name!r} takes {wanted}; the slot holds {have or held}"
                 )

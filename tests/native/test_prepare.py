@@ -48,6 +48,7 @@ def make_picture(format: str, width: int, height: int, *, padding: int = 0) -> P
         return generator.integers(0, 256, (rows, columns), np.uint8)
 
     chroma_width, chroma_height = -(-width // 2), -(-height // 2)
+    components: tuple[Bytes, ...]
     if format == "gray8":
         components = (noise(width, height),)
         planes = [components[0]]
