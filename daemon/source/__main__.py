@@ -11,15 +11,19 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from types import FrameType
 
 from mcpd.daemon.source.player import FORMATS, Player, Settings
-from mcpd.daemon.source.progress import Progress, ProgressKind
+from mcpd.daemon.source.progress import Counts, Progress, ProgressKind
 from mcpd.shm.errors import DaemonUnavailable, McpdError
 
 EXIT_FAILED = 1
 EXIT_NO_DAEMON = 3
+
+_telling = threading.Lock()
+"""Taken for good by the thread that tells why the process ends, so that only one does."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,16 +40,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         slots=options.slots,
         wait_readers=options.wait_readers,
     )
-    progress = Progress(settings.counts, _progress_kind(options.progress, options.json))
+    progress = Progress(
+        Counts(options.source, options.stream), _progress_kind(options.progress, options.json)
+    )
     try:
         Player(settings, progress).play(lambda: _daemon_gone(options.json))
     except McpdError as error:
+        _telling.acquire()
         progress.close()
         _report(error.code, error.message, error.hint, options.json)
         unavailable = isinstance(error, DaemonUnavailable)
         return EXIT_NO_DAEMON if unavailable else EXIT_FAILED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     finally:
         progress.close()
     summary = progress.summary()
@@ -76,8 +86,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _progress_kind(wanted: str, as_json: bool) -> ProgressKind:
-    if wanted == "bar" or wanted == "json" or wanted == "none":
-        return wanted
+    kinds: dict[str, ProgressKind] = {"bar": "bar", "json": "json", "none": "none"}
+    if wanted in kinds:
+        return kinds[wanted]
     if as_json:
         return "json"
     return "bar" if sys.stderr.isatty() else "none"
@@ -90,10 +101,11 @@ def _terminate(signum: int, _frame: FrameType | None) -> None:
 
 def _daemon_gone(as_json: bool) -> None:
     """Called on the client's I/O thread; the main thread may be deep in a decoder or a wait."""
+    _telling.acquire()
     _report(
         DaemonUnavailable.code,
         "the daemon went away",
-        "start it again with `mcpd start`, then push again",
+        "Start it again with `mcpd start`, then push again.",
         as_json,
     )
     os._exit(EXIT_FAILED)

@@ -40,10 +40,13 @@ class Progress:
     """Reports Counts as a run goes: `tick` after every frame costs a clock read, mostly.
 
     The bar goes to standard error, JSON lines to standard output. Used from one thread.
+
+    Attributes:
+        counts: What it reports, kept up to date by whoever plays.
     """
 
     def __init__(self, counts: Counts, kind: ProgressKind) -> None:
-        self._counts = counts
+        self.counts = counts
         self._kind = kind
         self._begun_ns = time.monotonic_ns()
         self._shown_ns = 0
@@ -58,11 +61,9 @@ class Progress:
     def waiting(self, wanted: int) -> None:
         """Tells that the source waits for readers, of which `wanted` must attach."""
         if self._kind == "bar":
-            self._draw(
-                f"{self._counts.stream}: waiting for readers, {self._counts.readers}/{wanted}"
-            )
+            self._draw(f"{self.counts.stream}: waiting for readers, {self.counts.readers}/{wanted}")
         elif self._kind == "json":
-            self._print({"event": "waiting", "readers": self._counts.readers, "wanted": wanted})
+            self._print({"event": "waiting", "readers": self.counts.readers, "wanted": wanted})
 
     def tick(self) -> None:
         """Shows the counts, if the last time is long enough ago."""
@@ -72,7 +73,7 @@ class Progress:
         since_ns = now_ns - self._shown_ns
         if since_ns < self._interval_ns:
             return
-        counts = self._counts
+        counts = self.counts
         fps = (counts.frames - self._shown_frames) / (since_ns / 1e9)
         self._shown_ns, self._shown_frames = now_ns, counts.frames
         if self._kind == "bar":
@@ -102,7 +103,7 @@ class Progress:
         `io` are rchar, wchar, read_bytes and write_bytes of /proc/self/io: frames that travel in
         shared memory do not show up there, the compressed input does.
         """
-        counts = self._counts
+        counts = self.counts
         seconds = (time.monotonic_ns() - self._begun_ns) / 1e9
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return {
