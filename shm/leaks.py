@@ -7,10 +7,11 @@ other users may be hidden: what cannot be seen is not called orphaned.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ class Entry:
 
 
 @dataclass
-class _Process:
+class ProcessView:
     """What /proc tells of one process, as far as it may be read."""
 
     pid: int
@@ -78,17 +79,15 @@ class _Process:
 def scan(
     leases: Sequence[Mapping[str, Any]] | None = None,
     *,
-    daemon_pid: int = 0,
     directory: Path = SHM_DIRECTORY,
 ) -> list[Entry]:
     """Everything of mcpd on this machine.
 
     Args:
         leases: Rows of the daemon's table "leases"; None if no daemon answers.
-        daemon_pid: That daemon's process.
         directory: Where named segments are.
     """
-    processes = _processes()
+    processes = read_processes()
     entries = scan_segments(processes, directory)
     entries += scan_memfds(processes, leases)
     entries += scan_processes(processes)
@@ -97,11 +96,8 @@ def scan(
     return entries
 
 
-def scan_segments(
-    processes: Iterable[_Process] | None = None, directory: Path = SHM_DIRECTORY
-) -> list[Entry]:
+def scan_segments(processes: Sequence[ProcessView], directory: Path = SHM_DIRECTORY) -> list[Entry]:
     """Names under /dev/shm; orphaned is what a dead process made."""
-    known = list(_processes() if processes is None else processes)
     entries = []
     for path, owner, stream_id in list_segments(directory):
         try:
@@ -119,7 +115,7 @@ def scan_segments(
                 owner_alive=alive,
                 nbytes=status.st_size,
                 age_s=max(0.0, time.time() - status.st_ctime),
-                held_by=[process.pid for process in known if path.name in process.segments],
+                held_by=[process.pid for process in processes if path.name in process.segments],
                 details={"uid": owner.uid, "stream": stream_id},
             )
         )
@@ -127,20 +123,19 @@ def scan_segments(
 
 
 def scan_memfds(
-    processes: Iterable[_Process] | None = None,
+    processes: Sequence[ProcessView],
     leases: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[Entry]:
     """Memfds of mcpd that some process maps or has open; orphaned is what no daemon knows of."""
-    known = list(_processes() if processes is None else processes)
     leased = {row.get("name") for row in leases or () if row.get("kind") == "segment"}
-    hidden = any(process.part == "daemon" and not process.readable for process in known)
-    daemons = {process.pid for process in known if process.part == "daemon"}
+    hidden = any(process.part == "daemon" and not process.readable for process in processes)
+    daemons = {process.pid for process in processes if process.part == "daemon"}
     names: dict[int, str] = {}
-    for process in known:
+    for process in processes:
         names.update(process.memfds)
     entries = []
     for inode, name in sorted(names.items(), key=lambda item: item[1]):
-        holders = [process for process in known if inode in process.memfds]
+        holders = [process for process in processes if inode in process.memfds]
         pids = [process.pid for process in holders]
         owners = daemons.intersection(pids)
         used, reason = True, ""
@@ -168,13 +163,12 @@ def scan_memfds(
     return entries
 
 
-def scan_processes(processes: Iterable[_Process] | None = None) -> list[Entry]:
+def scan_processes(processes: Sequence[ProcessView]) -> list[Entry]:
     """Processes of mcpd; orphaned is a worker, source or reaper that outlived its daemon."""
-    known = list(_processes() if processes is None else processes)
-    daemons = {process.pid for process in known if process.part == "daemon"}
+    daemons = {process.pid for process in processes if process.part == "daemon"}
     listening = _listening_sockets()
     entries = []
-    for process in known:
+    for process in processes:
         if not process.part:
             continue
         used, reason, owner = _judge(process, daemons, listening)
@@ -194,7 +188,7 @@ def scan_processes(processes: Iterable[_Process] | None = None) -> list[Entry]:
     return entries
 
 
-def _judge(process: _Process, daemons: set[int], listening: set[str]) -> tuple[bool, str, int]:
+def _judge(process: ProcessView, daemons: set[int], listening: set[str]) -> tuple[bool, str, int]:
     """Whether a process of mcpd still has its daemon, why, and which that is."""
     if process.part == "daemon":
         return True, "it is a daemon", process.pid
@@ -229,7 +223,8 @@ def _lease(row: Mapping[str, Any]) -> Entry:
     )
 
 
-def _processes() -> list[_Process]:
+def read_processes() -> list[ProcessView]:
+    """Every process that is not hidden from this user."""
     found = []
     for path in _PROC.iterdir():
         if not path.name.isdigit():
@@ -241,7 +236,7 @@ def _processes() -> list[_Process]:
         arguments = [part.decode(errors="replace") for part in raw.split(b"\0")[:-1]]
         if not arguments:
             continue  # a kernel thread, or dead
-        process = _Process(int(path.name), arguments, _part(arguments))
+        process = ProcessView(int(path.name), arguments, _part(arguments))
         try:
             _read_maps(path, process)
             _read_fds(path, process)
@@ -254,7 +249,7 @@ def _processes() -> list[_Process]:
 
 
 def _part(arguments: Sequence[str]) -> str:
-    for flag, module in zip(arguments, arguments[1:], strict=False):
+    for flag, module in itertools.pairwise(arguments):
         if flag == "-m" and module == "mcpd.daemon":
             return "daemon"
         if flag == "-m" and module.startswith("mcpd.daemon."):
@@ -263,7 +258,7 @@ def _part(arguments: Sequence[str]) -> str:
     return ""
 
 
-def _read_maps(path: Path, process: _Process) -> None:
+def _read_maps(path: Path, process: ProcessView) -> None:
     for line in (path / "maps").read_text(errors="replace").splitlines():
         if "mcpd" not in line:
             continue
@@ -274,7 +269,7 @@ def _read_maps(path: Path, process: _Process) -> None:
         _note(process, name, int(inode), nbytes)
 
 
-def _read_fds(path: Path, process: _Process) -> None:
+def _read_fds(path: Path, process: ProcessView) -> None:
     for link in (path / "fd").iterdir():
         try:
             name = os.readlink(link)
@@ -285,7 +280,7 @@ def _read_fds(path: Path, process: _Process) -> None:
             continue  # closed meanwhile
 
 
-def _note(process: _Process, name: str, inode: int, nbytes: int) -> None:
+def _note(process: ProcessView, name: str, inode: int, nbytes: int) -> None:
     memfd = _MEMFD.match(name)
     if memfd is not None:
         process.memfds[inode] = memfd[1]
