@@ -10,8 +10,6 @@ from mcpd.cli.render import format_clock
 from mcpd.shm.frame import NO_TIME
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from mcpd.shm.result import Detection, Result
 
 _DETECTION_TENSORS = {"boxes", "scores", "labels"}
@@ -21,7 +19,7 @@ FIRST_VALUES = 8
 
 def is_detections(result: Result) -> bool:
     """Whether the model's decoder made boxes, scores and labels of its outputs."""
-    return set(result.tensors) >= _DETECTION_TENSORS
+    return set(result.to_dict()["tensors"]) >= _DETECTION_TENSORS
 
 
 def select(
@@ -53,7 +51,7 @@ def outcome_document(result: Result, detections: Sequence[Detection]) -> dict[st
                 for found in detections
             ]
         }
-    return {"tensors": summarise_tensors(result.tensors)}
+    return {"tensors": summarise_tensors(result)}
 
 
 def outcome_text(result: Result, detections: Sequence[Detection]) -> str:
@@ -63,7 +61,7 @@ def outcome_text(result: Result, detections: Sequence[Detection]) -> str:
     if not is_detections(result):
         return "; ".join(
             f"{name} {tensor['dtype']}{tensor['shape']} {_values_text(tensor)}"
-            for name, tensor in summarise_tensors(result.tensors).items()
+            for name, tensor in summarise_tensors(result).items()
         )
     if not detections:
         return "nothing"
@@ -75,14 +73,11 @@ def outcome_text(result: Result, detections: Sequence[Detection]) -> str:
     return ", ".join(f"{count} {label}" for label, count in counts.items()) + " | " + boxes
 
 
-def summarise_tensors(tensors: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:
-    """Of each tensor its dtype, shape and first values, in C order."""
+def summarise_tensors(result: Result) -> dict[str, dict[str, Any]]:
+    """Of each tensor its dtype, shape and first values, in C order; made without numpy."""
+    tensors: dict[str, dict[str, Any]] = result.to_dict()["tensors"]
     return {
-        name: {
-            "dtype": str(tensor.dtype),
-            "shape": list(tensor.shape),
-            "first": tensor.flat[:FIRST_VALUES].tolist(),
-        }
+        name: {**tensor, "first": result.first(name, FIRST_VALUES)}
         for name, tensor in tensors.items()
     }
 

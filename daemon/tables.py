@@ -148,7 +148,7 @@ class Tables:
                 "labels": len(model.labels),
                 "label_names": [name[:60] for name in model.labels[:LISTED_LABELS]],
                 "decode": model.config.decode.kind if model.config else "",
-                "inputs": details.get("inputs", {}) or _inputs(model),
+                "inputs": _inputs(model),
                 "outputs": details.get("outputs", {}),
                 "restarts": model.restarts,
             }
@@ -258,10 +258,11 @@ def _reader_lease(reader: Reader) -> Row:
 
 
 def _inputs(model: Model) -> Row:
-    """What model.toml says, while no worker has told what the file says."""
+    """What model.toml says, and what the file says once a worker has read it."""
+    read: Row = model.details.get("inputs", {})
     if model.config is None:
-        return {}
-    return {one.name: {"kind": one.kind} for one in model.config.inputs}
+        return read
+    return {one.name: {"kind": one.kind, **read.get(one.name, {})} for one in model.config.inputs}
 
 
 def _stats(model: Model) -> Row:

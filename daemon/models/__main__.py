@@ -105,6 +105,7 @@ def _row(name: str, model: ModelConfig | None, error: str = "") -> dict[str, Any
         "pid": 0,
         "rss_bytes": 0,
         "labels": len(model.decode.labels) if model else 0,
+        "label_names": list(model.decode.labels) if model else [],
         "decode": model.decode.kind if model else "",
         "inputs": {one.name: {"kind": one.kind} for one in model.inputs} if model else {},
         "outputs": {},

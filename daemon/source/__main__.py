@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Counts(options.source, options.stream), _progress_kind(options.progress, options.json)
     )
     try:
-        Player(settings, progress).play(lambda: _daemon_gone(options.json))
+        Player(settings, progress).play(lambda: _daemon_gone(progress, options.json))
     except McpdError as error:
         _telling.acquire()
         progress.close()
@@ -99,9 +99,10 @@ def _terminate(signum: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + signum)
 
 
-def _daemon_gone(as_json: bool) -> None:
+def _daemon_gone(progress: Progress, as_json: bool) -> None:
     """Called on the client's I/O thread; the main thread may be deep in a decoder or a wait."""
     _telling.acquire()
+    progress.close()
     _report(
         DaemonUnavailable.code,
         "the daemon went away",

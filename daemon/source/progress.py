@@ -52,6 +52,7 @@ class Progress:
         self._shown_ns = 0
         self._shown_frames = 0
         self._line_open = False
+        self._waiting_shown = -1
         self._interval_ns = BAR_INTERVAL_NS if kind == "bar" else JSON_INTERVAL_NS
 
     def begin(self) -> None:
@@ -59,7 +60,10 @@ class Progress:
         self._begun_ns = self._shown_ns = time.monotonic_ns()
 
     def waiting(self, wanted: int) -> None:
-        """Tells that the source waits for readers, of which `wanted` must attach."""
+        """Tells that the source waits for readers, of which `wanted` must attach; once a change."""
+        if self.counts.readers == self._waiting_shown:
+            return
+        self._waiting_shown = self.counts.readers
         if self._kind == "bar":
             self._draw(f"{self.counts.stream}: waiting for readers, {self.counts.readers}/{wanted}")
         elif self._kind == "json":
