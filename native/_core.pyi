@@ -195,13 +195,6 @@ class Reader:
         """After fileno() became readable: drains it and is awake again."""
 
     def fileno(self) -> int: ...
-    def end(self, reason: int) -> None:
-        """Tells this reader alone that its stream has ended, and wakes its waiting next.
-
-        For when nobody is left to mark the stream: the daemon is gone. Idempotent; a stream that
-        is marked keeps its own reason. What is published already may still be read.
-        """
-
     def ended(self) -> int: ...
     def stats(self) -> dict[str, int]: ...
     def close(self) -> None: ...

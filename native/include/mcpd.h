@@ -179,11 +179,6 @@ MCPD_API int mcpd_reader_unpin(mcpd_reader *reader, uint32_t pin);
  */
 MCPD_API int mcpd_reader_arm(mcpd_reader *reader);
 MCPD_API int mcpd_reader_disarm(mcpd_reader *reader);
-/*
- * Tells this reader alone that its stream has ended, for when nobody is left to mark the stream
- * (the daemon is gone), and wakes its waiting next. What is published already may still be read.
- */
-MCPD_API int mcpd_reader_end(mcpd_reader *reader, enum mcpd_end reason);
 MCPD_API int mcpd_reader_ended(mcpd_reader *reader); /* enum mcpd_end */
 MCPD_API void mcpd_reader_close(mcpd_reader *reader);
 
