@@ -295,6 +295,7 @@ class ReaderStream:
         self.slot_nbytes = grant.slot_nbytes
         self.policy = grant.policy
         self._closed = False
+        self._end_reason = ""  # of an end that its control object does not tell
         connection.streams.add_reader(self)
 
     def next(self, timeout_s: float | None = None) -> Frame:
@@ -322,7 +323,7 @@ class ReaderStream:
                 self._core.close()
             _raise_ended(self.name, error.args[0])
         except ValueError:
-            _raise_closed(self.name, self._connection)
+            _raise_closed(self.name, self._connection, self._end_reason)
         except OSError as error:
             if error.errno != errno.EBADMSG:
                 raise
@@ -354,35 +355,35 @@ class ReaderStream:
         try:
             return END_REASONS.get(self._core.ended(), "")
         except ValueError:  # unmapped
-            return "shutdown" if self._connection.lost else "closed"
+            return self._end_reason or ("shutdown" if self._connection.lost else "closed")
 
     def fileno(self) -> int:
         """Becomes readable when something is there after `arm` returned False."""
         try:
             return self._core.fileno()
         except ValueError:
-            _raise_closed(self.name, self._connection)
+            _raise_closed(self.name, self._connection, self._end_reason)
 
     def arm(self) -> bool:
         """For event loops: True if something is there now, else fileno() will become readable."""
         try:
             return self._core.arm()
         except ValueError:
-            _raise_closed(self.name, self._connection)
+            _raise_closed(self.name, self._connection, self._end_reason)
 
     def disarm(self) -> None:
         """After fileno() became readable: drains it and is awake again."""
         try:
             self._core.disarm()
         except ValueError:
-            _raise_closed(self.name, self._connection)
+            _raise_closed(self.name, self._connection, self._end_reason)
 
     def stats(self) -> dict[str, int]:
         """Counters: cursor, received, skipped, wakeups, spurious, retries, longest_pin_ns."""
         try:
             return self._core.stats()
         except ValueError:
-            _raise_closed(self.name, self._connection)
+            _raise_closed(self.name, self._connection, self._end_reason)
 
     def close(self) -> None:
         """Detaches. Idempotent. Frames and views still held stay valid for this process."""
@@ -403,9 +404,15 @@ class ReaderStream:
         return True
 
     def mark_ended(self, reason: str) -> None:
-        """The stream was taken away: once all is read, next raises, one that waits at once."""
+        """The stream is over for this reader: a next that waits returns at once.
+
+        If its control object says so as well, what is left may be read first; else there is nobody
+        who could mark it any more, and this end is closed.
+        """
         with suppress(ValueError):  # closed meanwhile
-            self._core.end(END_CODES.get(reason, _core.END_REVOKED))
+            if self._core.ended() == _core.END_LIVE:
+                self._end_reason = reason if reason in END_CODES else "revoked"
+                self._core.close()
 
     def mark_lost(self) -> None:
         """The session is over: unmaps, but lets a lossless reader read what it is owed first."""
@@ -467,10 +474,10 @@ def _raise_ended(name: str, code: int) -> NoReturn:
     raise StreamClosed(f"stream {name!r} has ended: {_END_TEXTS[reason]}", reason=reason) from None
 
 
-def _raise_closed(name: str, connection: Connection) -> NoReturn:
+def _raise_closed(name: str, connection: Connection, reason: str = "") -> NoReturn:
     """This end was unmapped: by the caller, or because the session is over."""
-    if connection.lost:
-        _raise_ended(name, _core.END_SHUTDOWN)
+    if reason or connection.lost:
+        _raise_ended(name, END_CODES[reason or "shutdown"])
     raise StreamClosed(f"this end of stream {name!r} was closed") from None
 
 
