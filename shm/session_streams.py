@@ -59,12 +59,18 @@ class SessionStreams:
 
     def join_reader(self, message: ReaderJoin, fds: Sequence[int]) -> int:
         """Admits a reader to a writer of this session: the first sequence number it is owed."""
-        writer = self._writer(message.stream)
+        with self._lock:
+            writer = self._writers.get(message.stream)
+        if writer is None:
+            raise NotFound(f"this session writes no stream {message.stream}")
         return writer.join_reader(message.reader, fds, message.max_pins, message.policy)
 
     def leave_reader(self, message: ReaderLeave) -> None:
-        """Tells the writer that a reader is gone."""
-        self._writer(message.stream).leave_reader(message.reader, message.pins)
+        """Tells the writer that a reader is gone, unless it is gone itself."""
+        with self._lock:
+            writer = self._writers.get(message.stream)
+        if writer is not None:
+            writer.leave_reader(message.reader, message.pins)
 
     def end(self, message: StreamEndedNote) -> None:
         """Ends one stream's ends here."""
@@ -78,10 +84,3 @@ class SessionStreams:
             self._over = True
         for stream in self.all():
             stream.mark_lost()
-
-    def _writer(self, stream_id: int) -> WriterStream:
-        with self._lock:
-            writer = self._writers.get(stream_id)
-        if writer is None:
-            raise NotFound(f"this session writes no stream {stream_id}")
-        return writer

@@ -1,0 +1,69 @@
+"""What both ends of a stream share: codes, the daemon's grant, and errors for an end of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from mcpd.native import _core
+from mcpd.shm.errors import McpdError, ProtocolError, StreamClosed, TimedOut, WouldBlock
+from mcpd.shm.messages import StreamGrant
+from mcpd.shm.transport import close_fds
+
+if TYPE_CHECKING:
+    from mcpd.shm.connection import Connection
+
+POLICY_CODES: dict[str, int] = {
+    "latest": _core.POLICY_LATEST,
+    "fifo": _core.POLICY_FIFO,
+    "lossless": _core.POLICY_LOSSLESS,
+}
+END_CODES: dict[str, int] = {
+    "closed": _core.END_CLOSED,
+    "writer_died": _core.END_WRITER_DIED,
+    "revoked": _core.END_REVOKED,
+    "shutdown": _core.END_SHUTDOWN,
+}
+END_REASONS = {code: reason for reason, code in END_CODES.items()}
+
+_END_TEXTS = {
+    "closed": "its writer closed it",
+    "writer_died": "its writer died",
+    "revoked": "the daemon took it away",
+    "shutdown": "the daemon stopped or was lost",
+}
+
+
+def read_grant(result: Any, fds: Sequence[int]) -> StreamGrant:
+    """The grant in a reply's result; closes `fds` if it is none.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    try:
+        return msgspec.convert(result, StreamGrant)
+    except msgspec.ValidationError as error:
+        close_fds(fds)
+        raise ProtocolError(f"the daemon's grant is not readable: {error}") from error
+
+
+def raise_ended(name: str, code: int) -> NoReturn:
+    """Raises StreamClosed for one of END_*."""
+    reason = END_REASONS.get(code, "closed")
+    raise StreamClosed(f"stream {name!r} has ended: {_END_TEXTS[reason]}", reason=reason) from None
+
+
+def raise_closed(name: str, connection: Connection, reason: str = "") -> NoReturn:
+    """Raises StreamClosed for an end that was unmapped: by the caller, or because the session is over."""
+    if reason or connection.lost:
+        raise_ended(name, END_CODES[reason or "shutdown"])
+    raise StreamClosed(f"this end of stream {name!r} was closed") from None
+
+
+def raise_none(name: str, timeout_s: float | None, what: str, hint: str) -> NoReturn:
+    """Raises WouldBlock or TimedOut, as the time given says."""
+    kind: type[McpdError] = WouldBlock if timeout_s == 0 else TimedOut
+    when = "without waiting" if timeout_s == 0 else f"in {timeout_s} s"
+    raise kind(f"stream {name!r}: {what} {when}", hint)
