@@ -48,7 +48,7 @@ $(stamp): pyproject.toml $(sources)
 	  echo "the C compiler $${CC:-gcc} is missing: apt-get install gcc libc6-dev" >&2; exit 1; }
 	@echo "installing into $(VENV), once"
 	@test -x $(bin)/python || $(PYTHON) -m venv $(VENV)
-	@$(bin)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@$(bin)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 clean:

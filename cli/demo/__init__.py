@@ -47,10 +47,9 @@ def command(invocation: Invocation, seconds: int, output: Path, max_speed: bool)
       mcpd demo
       mcpd demo --seconds 3 --max-speed --json
     """
-    from mcpd.cli.demo.figures import make_table
     from mcpd.cli.demo.run import Options, run_demo
     from mcpd.cli.demo.screen import Screen
-    from mcpd.cli.render import console
+    from mcpd.cli.demo.tables import print_tables
     from mcpd.shm.paths import default_models
 
     options = Options(default_models(), _cache(), output.absolute(), seconds, max_speed)
@@ -58,9 +57,7 @@ def command(invocation: Invocation, seconds: int, output: Path, max_speed: bool)
     if invocation.json:
         print_json(document)
     else:
-        console().print(make_table(document))
-        for name, path in document["files"].items():
-            click.echo(f"{name}: {path}")
+        print_tables(document)
     for failure in document["failures"]:
         click.echo(f"failed: {failure}", err=True)
     if not document["ok"]:

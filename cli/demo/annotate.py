@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcpd.cli.demo.clip import Clip, Rectangle, add_video_stream, pictures, video_frame
-from mcpd.cli.demo.score import Detected
+from mcpd.cli.demo.score import Detected, intersection_over_union
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -44,18 +44,19 @@ def annotate(
         canvas.rectangle(box, outline=colour, width=5 if detection.label in truth else 2)
     for rectangle in truth.values():
         canvas.rectangle(rectangle, outline=_TRUTH, width=2)
-    # Labels last, the surest on top, so that no line runs through them.
-    for detection in sorted(detections, key=lambda d: d.score):
+    # Labels last, so that no line runs through them; the surest has the first choice of place.
+    taken: list[Rectangle] = []
+    _label(canvas, font, title, (225, 228, 232), [(0, picture.size[1])], taken)
+    for detection in sorted(detections, key=lambda d: d.score, reverse=True):
         text = f"{detection.label} {detection.score:.2f}"
         colour = _COLOURS.get(detection.label, _OTHER)
-        _label(canvas, font, (detection.x0, detection.y0), text, colour, picture.size)
-    _label(canvas, font, (0, picture.size[1]), title, (225, 228, 232), picture.size)
+        x0, y0, x1, y1 = detection.x0, detection.y0, detection.x1, detection.y1
+        width, height = _size(canvas, font, text)
+        corners = [(x0, y0), (x1 - width, y0), (x0, y0 + height), (x0, y1 + height), (x0, y1)]
+        _label(canvas, font, text, colour, corners, taken)
 
 
-def write_still(
-    picture: Image,
-    path: Path,
-) -> None:
+def write_still(picture: Image, path: Path) -> None:
     """Writes a PNG that is there whole or not at all."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -103,15 +104,30 @@ def write_annotated(
 def _label(
     canvas: Canvas,
     font: Any,
-    corner: tuple[float, float],
     text: str,
     colour: tuple[int, int, int],
-    size: tuple[int, int],
+    corners: Sequence[tuple[float, float]],
+    taken: list[Rectangle],
 ) -> None:
-    """Text on a filled ground that stands on `corner`, moved as far as needed to be visible."""
+    """Text on a filled ground that stands on the first of `corners` where nothing is yet.
+
+    A corner is the lower left one. Where it would leave the picture it is moved. If every place is
+    taken it goes to the first; it joins `taken`.
+    """
+    width, height = _size(canvas, font, text)
+    places: list[Rectangle] = []
+    for corner_x, corner_y in corners:
+        x = min(max(corner_x, 0), canvas.im.size[0] - width)
+        y = min(max(corner_y - height, 0), canvas.im.size[1] - height)
+        places.append((x, y, x + width, y + height))
+    free = (p for p in places if not any(intersection_over_union(p, t) for t in taken))
+    place = next(free, places[0])
+    taken.append(place)
+    canvas.rectangle(place, fill=colour)
+    left, top, _, _ = canvas.textbbox((0, 0), text, font)
+    canvas.text((place[0] + 8 - left, place[1] + 7 - top), text, _INK, font)
+
+
+def _size(canvas: Canvas, font: Any, text: str) -> tuple[float, float]:
     left, top, right, bottom = canvas.textbbox((0, 0), text, font)
-    width, height = right - left + 16, bottom - top + 14
-    x = min(max(corner[0], 0), size[0] - width)
-    y = min(max(corner[1] - height, 0), size[1] - height)
-    canvas.rectangle((x, y, x + width, y + height), fill=colour)
-    canvas.text((x + 8 - left, y + 7 - top), text, _INK, font)
+    return right - left + 16, bottom - top + 14

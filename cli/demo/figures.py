@@ -1,19 +1,17 @@
-"""The demo's figures: one document, and the table a person reads."""
+"""The demo's figures as one document."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import zip_longest
+from typing import Any
 
 from mcpd.cli.demo.clip import Clip
 from mcpd.cli.demo.comparison import Handover
 from mcpd.cli.demo.machine import describe_machine
 from mcpd.cli.demo.score import MATCH_IOU, Count, Score
 from mcpd.cli.demo.streaming import MODEL, Streamed
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 RECALL = 0.9
 """Least recall of every class for the demo to count as passed."""
@@ -29,8 +27,9 @@ def make_document(
 ) -> dict[str, Any]:
     """Everything measured, ready for JSON. `failures` says in words why `ok` is false."""
     score = Score.of_labels(clip.truth[0])
-    for truth, detections in zip(clip.truth, streamed.detections, strict=False):
-        score.add(truth, detections)
+    # A frame without a result counts as one in which nothing was found.
+    for truth, detections in zip_longest(clip.truth, streamed.detections, fillvalue=()):
+        score.add(dict(truth), detections)
     frames = len(streamed.detections)
     # The clock runs from the first result to the last, so one interval fewer than frames.
     rate = (frames - 1) / streamed.seconds if streamed.seconds > 0 else 0.0
@@ -50,6 +49,8 @@ def make_document(
             "height": clip.height,
             "fps": clip.fps,
             "frames": len(clip.truth),
+            "frame_nbytes": streamed.source["nbytes"] // max(1, streamed.source["frames"]),
+            "max_speed": streamed.max_speed,
         },
         "model": MODEL,
         "frames": frames,
@@ -59,6 +60,7 @@ def make_document(
         "all": _count(score.total),
         "other_labels": dict(score.others.most_common()),
         "frames_per_s": rate,
+        "held_back_s": streamed.source["blocked_s"],
         "latency_ms": _spread(streamed.latency_ms),
         "handover_ms": _spread(streamed.handover_ms),
         "cpu_ms_per_frame": {name: use.cpu_ms for name, use in streamed.uses.items()},
@@ -85,69 +87,9 @@ def make_document(
     }
 
 
-def make_table(document: dict[str, Any]) -> Table:
-    """The document as a table of names and values."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _rows(document):
-        table.add_row(name, value)
-    return table
-
-
 def percentile(values: Sequence[float], q: float) -> float:
     """Nearest rank: the smallest value that at least `q` per cent do not exceed."""
     return sorted(values)[max(1, math.ceil(len(values) * q / 100)) - 1]
-
-
-def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
-    clip, machine = document["clip"], document["machine"]
-    latency, handover = document["latency_ms"], document["handover_ms"]
-    same, ratio = document["same_frames"], document["same_frames"]["ratio"]
-    piped = {name: sum(use.values()) for name, use in document["bytes_per_frame"].items()}
-    rows = [
-        ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['python']}"),
-        ("clip", f"{clip['width']}x{clip['height']}, {clip['fps']} fps, {clip['frames']} frames"),
-        ("frames", f"{document['frames']} through {document['model']}"),
-        ("detections", f"{document['detections']}"),
-    ]
-    for label, count in (*document["classes"].items(), ("all three", document["all"])):
-        rows.append(
-            (
-                f"  {label}",
-                f"recall {count['recall']:.3f}  precision {count['precision']:.3f}"
-                f"  ({count['right']} of {count['truths']}, IoU at least {document['match_iou']})",
-            )
-        )
-    others = ", ".join(f"{label} {n}" for label, n in document["other_labels"].items())
-    if others:
-        rows.append(("  no true rectangle", others))
-    rows += [
-        ("frames/s", f"{document['frames_per_s']:.1f}"),
-        ("publish to result", f"p50 {latency['p50']:.1f} ms  p99 {latency['p99']:.1f} ms"),
-        ("publish to worker", f"p50 {handover['p50']:.2f} ms  p99 {handover['p99']:.2f} ms"),
-        ("CPU per frame", _each(document["cpu_ms_per_frame"], "{:.2f} ms")),
-        ("pipes and sockets, per frame", _each(piped, "{:.0f} B")),
-    ]
-    if document["video_file_bytes_per_frame"] is not None:
-        read = document["video_file_bytes_per_frame"]
-        rows.append(("", f"besides, source read {read:,.0f} B per frame of the video file"))
-    for way, name in (("base64_json", "base64 in JSON"), ("slot", "a slot")):
-        one = same[way]
-        rows.append(
-            (
-                f"one RGB frame in {name}",
-                f"{one['ms_p50']:.2f} ms  {one['cpu_ms']:.2f} ms CPU  {one['bytes']:,.0f} B piped",
-            )
-        )
-    rows += [
-        ("", f"{ratio['ms']:.0f} x the time, {ratio['cpu']:.0f} x the CPU"),
-        ("left over", ", ".join(document["left_over"]) or "nothing"),
-    ]
-    return rows
 
 
 def _count(count: Count) -> dict[str, float]:
@@ -173,7 +115,3 @@ def _handover(handover: Handover) -> dict[str, float]:
         "receiver_cpu_ms": handover.receiver_cpu_ms,
         "bytes": handover.nbytes,
     }
-
-
-def _each(values: dict[str, float], form: str) -> str:
-    return "  ".join(f"{name} {form.format(value)}" for name, value in values.items())

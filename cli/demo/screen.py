@@ -9,8 +9,9 @@ from typing import IO, TextIO, cast
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.progress import TimeElapsedColumn as ElapsedColumn
+from rich.table import Column
 
-_LINE_WIDTH = 100
+_LINE_WIDTH = 120
 
 
 class Screen:
@@ -42,12 +43,18 @@ class Screen:
     def bar(self, text: str, total: int | None = None) -> Iterator[Bar]:
         """A progress bar for one piece of work; a total of None moves to and fro."""
         progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=28),
-            MofNCompleteColumn() if total is not None else TextColumn(""),
-            ElapsedColumn(),
-            TextColumn("{task.fields[detail]}", markup=False),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)) if total else TextColumn(""),
+            ElapsedColumn(table_column=Column(no_wrap=True)),
+            # What is too much for the line is cut here, and nowhere else.
+            TextColumn(
+                "{task.fields[detail]}",
+                markup=False,
+                table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+            ),
             console=self._console,
+            expand=True,
         )
         with progress:
             yield Bar(progress, progress.add_task(text, total=total, detail=""))

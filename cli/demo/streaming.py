@@ -40,8 +40,10 @@ class Streamed:
             until its result was published.
         uses: For each process: what it used per frame.
         source: The source's own summary.
+        max_speed: Whether it published as fast as it decodes.
     """
 
+    max_speed: bool
     detections: list[list[Detection]] = field(default_factory=list)
     seconds: float = 0.0
     handover_ms: list[float] = field(default_factory=list)
@@ -71,7 +73,7 @@ def stream_clip(
     arguments += ["--stream", STREAM, "--wait-readers", "1", "--progress", "none", "--json"]
     if max_speed:
         arguments.append("--max-speed")
-    streamed = Streamed()
+    streamed = Streamed(max_speed)
     with Process("source", [*arguments, "--", str(clip.path)]) as source:
         _wait_for_stream(client, source)
         with (
@@ -96,6 +98,8 @@ def stream_clip(
         if source.wait(10.0) != 0:
             raise source.failure()
         streamed.source = json.loads(source.output()[-1])
+    if not streamed.detections:
+        raise McpdError(f"{MODEL} gave no result for any frame")
     streamed.uses = meters.uses()
     return streamed
 
@@ -108,7 +112,7 @@ def describe(detections: Sequence[Detection]) -> str:
 
 def _wait_for_stream(client: Client, source: Process) -> None:
     deadline = time.monotonic() + _STREAM_S
-    while all(stream["name"] != STREAM for stream in client.list("streams")):
+    while ("live", STREAM) not in {(s["state"], s["name"]) for s in client.list("streams")}:
         if source.poll() is not None:
             raise source.failure()
         if time.monotonic() > deadline:
