@@ -135,6 +135,7 @@ LIST_STREAMS: Final[dict[str, Any]] = {
                     "width": _count("Width of the frames in pixels."),
                     "height": _count("Height of the frames in pixels."),
                     "frames": _count("Frames published since the stream began."),
+                    "fps": _number("Frames per second, of late."),
                     "newest_age_s": _number("Seconds since the newest frame was published."),
                     "readers": _count("Programs and models reading it now."),
                     "memory_mib": _number("Shared memory it occupies in MiB."),
@@ -167,7 +168,10 @@ LIST_MODELS: Final[dict[str, Any]] = {
                 {
                     "name": _text("Name to use as the `model` argument of run_inference."),
                     "version": _count("Version that is served; the highest one in the repository."),
-                    "state": _text("ready, loading, failed, or stopped."),
+                    "state": _text(
+                        "ready; starting; stopped (starts when it is asked for); failed (is tried "
+                        "again); broken (its folder cannot be used)."
+                    ),
                     "engine": _text("What runs it, such as onnx."),
                     "provider": _text("Where it runs, such as cpu."),
                     "answers": _text("detections (boxes with labels), or tensors (raw numbers)."),
@@ -177,7 +181,7 @@ LIST_MODELS: Final[dict[str, Any]] = {
                         "description": f"Labels it can tell apart, at most {MAX_LABELS} of them.",
                     },
                     "label_count": _count("Number of labels it has, listed here or not."),
-                    "error": _text("Why it failed, when its state is failed."),
+                    "error": _text("Why it is failed or broken."),
                 },
                 ["name", "state"],
             ),
@@ -278,8 +282,11 @@ RUN_INFERENCE: Final[dict[str, Any]] = {
                     "shape": {"type": "array", "items": {"type": "integer"}},
                     "values": {
                         "type": "array",
-                        "items": {"type": "number"},
-                        "description": f"Its first values in C order, at most {MAX_VALUES}.",
+                        "items": {"type": ["number", "null"]},
+                        "description": (
+                            f"Its first values in C order, at most {MAX_VALUES}; null for one that "
+                            "is infinite or no number."
+                        ),
                     },
                 },
                 ["name", "dtype", "shape", "values"],

@@ -1,0 +1,246 @@
+"""The adapter's process: what is on its wire, and that nothing keeps it alive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.adapter import COMMAND, TIMEOUT_S, start_adapter
+from tests.support.daemon import wait_until
+
+CLAUDE = {"name": "claude-code", "version": "2.0.0"}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"roots": {}, "elicitation": {}},
+        "clientInfo": CLAUDE,
+    },
+}
+INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+
+
+class Wire:
+    """Raw lines to and from an adapter; a context manager that kills what is left of it."""
+
+    def __init__(self, socket_path: str, **popen: Any) -> None:
+        self.process = start_adapter(socket_path, **popen)
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        for file in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if file is not None:
+                file.close()
+
+    def send(self, *messages: object) -> None:
+        assert self.process.stdin is not None
+        for message in messages:
+            line = message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n"
+            self.process.stdin.write(line)
+        self.process.stdin.flush()
+
+    def receive(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        message: dict[str, Any] = json.loads(self.process.stdout.readline())
+        assert message["jsonrpc"] == "2.0"
+        return message
+
+    def greet(self) -> None:
+        self.send(INITIALIZE, INITIALIZED)
+        assert self.receive()["result"]["serverInfo"]["name"] == "mcpd"
+
+
+def call(number: int, tool: str, arguments: object) -> dict[str, Any]:
+    params = {"name": tool, "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
+
+def test_initialize_is_answered_with_no_daemon_there(no_daemon: str) -> None:
+    with Wire(no_daemon) as wire:
+        wire.greet()
+
+
+@pytest.mark.parametrize(
+    "version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2099-01-01"]
+)
+def test_every_handshake_version_is_served(no_daemon: str, version: str) -> None:
+    params = {**INITIALIZE["params"], "protocolVersion": version}  # type: ignore[dict-item]
+    with Wire(no_daemon) as wire:
+        wire.send({**INITIALIZE, "params": params}, INITIALIZED)
+        chosen = wire.receive()["result"]["protocolVersion"]
+        assert chosen == (version if version != "2099-01-01" else "2025-11-25")
+        wire.send({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        assert len(wire.receive()["result"]["tools"]) == 4
+
+
+def test_end_of_file_ends_it(no_daemon: str) -> None:
+    with Wire(no_daemon) as wire:
+        wire.greet()
+        assert wire.process.communicate(timeout=TIMEOUT_S) == (b"", b"")
+        assert wire.process.returncode == 0
+
+
+def test_end_of_file_before_the_first_message_ends_it(no_daemon: str) -> None:
+    with Wire(no_daemon) as wire:
+        assert wire.process.communicate(timeout=TIMEOUT_S) == (b"", b"")
+        assert wire.process.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_it_at_once_though_it_was_ignored_before(
+    no_daemon: str, number: signal.Signals
+) -> None:
+    previous = signal.signal(number, signal.SIG_IGN)
+    try:
+        wire = Wire(no_daemon)
+    finally:
+        signal.signal(number, previous)
+    with wire:
+        wire.greet()
+        wire.process.send_signal(number)
+        assert wire.process.wait(TIMEOUT_S) == -number
+        assert wire.process.communicate() == (b"", b"")
+
+
+def test_host_that_closes_its_end_of_stdout_ends_it(no_daemon: str) -> None:
+    with Wire(no_daemon) as wire:
+        wire.greet()
+        assert wire.process.stdout is not None
+        wire.process.stdout.close()
+        wire.send({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        assert wire.process.wait(TIMEOUT_S) == 0
+
+
+def test_death_of_the_host_ends_it_though_its_stdin_stays_open(no_daemon: str) -> None:
+    reading, writing = os.pipe()
+    host_code = (
+        "import subprocess, sys, time\n"
+        f"adapter = subprocess.Popen({COMMAND!r}, stdin={reading}, stdout=subprocess.PIPE)\n"
+        "print(adapter.pid, flush=True)\n"
+        "adapter.stdout.readline()\n"
+        "print('greeted', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", host_code],
+        stdout=subprocess.PIPE,
+        pass_fds=[reading],
+        env={**os.environ, "MCPD_SOCKET": no_daemon},
+    ) as host:
+        os.close(reading)
+        assert host.stdout is not None
+        adapter = psutil.Process(int(host.stdout.readline()))
+        os.write(writing, json.dumps(INITIALIZE).encode() + b"\n")
+        assert host.stdout.readline() == b"greeted\n"
+        host.kill()
+    wait_until(lambda: not adapter.is_running(), TIMEOUT_S, "the adapter is gone")
+    os.close(writing)
+
+
+def test_garbage_is_survived_and_nothing_but_protocol_is_written(no_daemon: str) -> None:
+    with Wire(no_daemon) as wire:
+        wire.send(b"garbage\n", b"\xff\xfe\x00\n", b"\n", b"[]\n", b'{"jsonrpc":"1.0"}\n')
+        wire.greet()
+        wire.send(b"x" * 3_000_000 + b"\n", b'{"jsonrpc":"2.0","id":7}\n', b"null\n")
+        wire.send(call(1, "list_streams", {}))
+        answer = wire.receive()
+        while answer.get("id") != 1:
+            assert "error" in answer
+            answer = wire.receive()
+        assert answer["result"]["isError"] is True
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"name": "list_streams", "arguments": [1]},
+        {"name": "list_streams", "arguments": "x"},
+        {"name": 7},
+        {"arguments": {}},
+        {},
+        {"name": "no_such_tool", "arguments": {}},
+    ],
+)
+def test_call_that_is_none_gets_a_protocol_error(no_daemon: str, params: object) -> None:
+    with Wire(no_daemon) as wire:
+        wire.greet()
+        wire.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        answer = wire.receive()
+        assert answer["id"] == 1
+        assert answer["error"]["code"] == -32602
+
+
+def test_unknown_method_gets_a_protocol_error(no_daemon: str) -> None:
+    with Wire(no_daemon) as wire:
+        wire.greet()
+        wire.send({"jsonrpc": "2.0", "id": 1, "method": "tools/listen"})
+        assert wire.receive()["error"]["code"] == -32601
+
+
+def test_stdio_may_be_a_socket(no_daemon: str) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, Wire(no_daemon, stdin=theirs.fileno(), stdout=theirs.fileno()) as wire:
+        theirs.close()
+        ours.sendall(json.dumps(INITIALIZE).encode() + b"\n")
+        with ours.makefile("rb") as lines:
+            assert json.loads(lines.readline())["result"]["serverInfo"]["name"] == "mcpd"
+            ours.shutdown(socket.SHUT_WR)
+            assert lines.read() == b""
+        assert wire.process.wait(TIMEOUT_S) == 0
+
+
+def test_stdin_may_be_a_file(no_daemon: str, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text(json.dumps(INITIALIZE) + "\n")
+    with open(tmp_path / "in") as file, Wire(no_daemon, stdin=file) as wire:
+        assert wire.receive()["id"] == 0
+        assert wire.process.wait(TIMEOUT_S) == 0
+
+
+def test_closed_stdin_is_an_error_in_words(no_daemon: str) -> None:
+    def close_stdin() -> None:
+        os.close(0)
+
+    with Wire(no_daemon, stdin=None, preexec_fn=close_stdin) as wire:
+        _, errors = wire.process.communicate(timeout=TIMEOUT_S)
+        assert wire.process.returncode == 1
+        assert b"standard input and output are the protocol and are closed" in errors
+
+
+def test_serving_a_call_loads_neither_numpy_nor_an_engine(no_daemon: str) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from mcp import Client\n"
+        "from mcpd.mcp_adapter.link import Link\n"
+        "from mcpd.mcp_adapter.server import make_server\n"
+        "async def main():\n"
+        "    async with Link() as link, Client(make_server(link)) as client:\n"
+        "        for name in ('get_status', 'list_streams', 'list_models'):\n"
+        "            assert (await client.call_tool(name, {})).is_error\n"
+        "        arguments = {'model': 'm', 'stream': 's'}\n"
+        "        assert (await client.call_tool('run_inference', arguments)).is_error\n"
+        "asyncio.run(main())\n"
+        "print(*sorted({'numpy', 'torch', 'av', 'onnx', 'onnxruntime'} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, "MCPD_SOCKET": no_daemon},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.stdout == "\n", done.stdout + done.stderr
