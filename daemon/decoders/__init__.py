@@ -37,6 +37,7 @@ class Decoder(Protocol):
         Raises:
             ModelFailed: The outputs have not the shape that this decoder reads.
         """
+        ...
 
 
 def make_decoder(config: ModelConfig) -> Decoder:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from mcpd.daemon.engines import TensorInfo
+from mcpd.daemon.engines.engine import TensorInfo
 from mcpd.daemon.models.repository import ModelConfig
 from mcpd.shm.errors import ModelFailed
 
@@ -91,7 +92,7 @@ def _import_runtime() -> Any:
 
 def _failures() -> tuple[type[Exception], ...]:
     """ONNX Runtime's exceptions, which have no base of their own, and those of its Python part."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
+    state: Any = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
 
     return (
         state.EPFail,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mcpd.daemon.engines import TensorInfo
+from mcpd.daemon.engines.engine import TensorInfo
 from mcpd.daemon.models.model_toml import InputConfig
 from mcpd.daemon.models.repository import ModelConfig
 from mcpd.shm.errors import ModelFailed

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcpd.daemon.decoders import IDENTITY, Decoder, Transform, make_decoder
-from mcpd.daemon.engines import Engine, TensorInfo, open_engine
+from mcpd.daemon.engines import open_engine
+from mcpd.daemon.engines.engine import Engine, TensorInfo
 from mcpd.daemon.engines.signature import check_signature, image_shape
 from mcpd.daemon.models.model_toml import InputConfig
 from mcpd.daemon.models.repository import ModelConfig

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from mcpd.daemon.engines import Engine, TensorInfo, open_engine
+from mcpd.daemon.engines import open_engine
+from mcpd.daemon.engines.engine import Engine, TensorInfo
 from mcpd.daemon.engines.signature import check_signature
 from mcpd.daemon.models.repository import read_model
 from mcpd.shm.errors import ModelFailed
