@@ -31,7 +31,10 @@ def payload_nbytes(nslots: int, slot_nbytes: int) -> int: ...
 def writer_control_nbytes(nslots: int) -> int: ...
 def reader_control_nbytes(max_pins: int) -> int: ...
 def die_with_parent(signum: int, parent_pid: int) -> None:
-    """Has the kernel send signum to this process when its parent dies; now, if it is gone already."""
+    """Has the kernel send signum to this process when its parent dies; now, if it is gone already.
+
+    The kernel means the thread that started the process: start children from one that lives on.
+    """
 
 def set_dumpable(dumpable: bool) -> None: ...
 
@@ -44,7 +47,10 @@ class WriterControl:
         """Marks the stream ended unless it is already; waking the readers is the caller's part."""
 
     def stats(self) -> dict[str, int]:
-        """head, ended, published, abandoned, would_block, blocked_ns, wakes, publish_ns, nbytes, held."""
+        """The writer's counters.
+
+        head, ended, published, abandoned, would_block, blocked_ns, wakes, publish_ns, nbytes, held.
+        """
 
     def close(self) -> None: ...
 
@@ -65,6 +71,7 @@ class WriteSlot:
     """One acquired slot. A writable buffer of slot_nbytes; exported views keep the slot from reuse.
 
     Attributes may be set until publish; afterwards seq and publish_ns tell what was published.
+    Times are NO_TIME unless set. A slot that is dropped unpublished is abandoned.
     """
 
     index: Final[int]
@@ -88,7 +95,11 @@ class WriteSlot:
         """Sets the slot's description: the first bytes of struct mcpd_description, at least 128."""
 
     def publish(self) -> int:
-        """Publishes and returns the sequence number. ValueError if published or abandoned already."""
+        """Publishes and returns the sequence number.
+
+        Raises ValueError if published or abandoned already, StreamEnded when the stream has ended
+        (the slot then stays acquired). Views exported now keep the slot among the writer's holds.
+        """
 
     def abandon(self) -> None:
         """Gives the slot back unpublished. Idempotent; does nothing after publish."""
@@ -112,9 +123,10 @@ class Writer:
     def add_reader(
         self, reader_id: int, control_fd: int, wake_fd: int, max_pins: int, policy: int
     ) -> int:
-        """Returns the first sequence number that the reader is owed.
+        """Returns the first sequence number that the reader is owed; 0 for POLICY_LATEST.
 
-        OSError with errno ENOSPC: too few slots; EUSERS: MAX_READERS reached.
+        OSError with errno ENOSPC: too few slots; EUSERS: MAX_READERS reached; EEXIST: the id is in
+        use; ENOTSUP: a policy that is not there yet.
         """
 
     def release_reader(self, reader_id: int) -> None: ...
@@ -185,7 +197,9 @@ class Reader:
     def next(self, timeout_s: float | None = None) -> PinnedSlot | None:
         """The next frame by the policy; None when none came in time (0: does not wait).
 
-        Raises BufferError when all pins are in use, StreamEnded when nothing is left to come.
+        Raises BufferError when all pins are in use, StreamEnded when nothing is left to come, OSError
+        with errno EBADMSG when what the writer left in shared memory makes no sense. While armed, a
+        call that finds nothing drains fileno() and leaves the reader armed.
         """
 
     def arm(self) -> bool:
@@ -200,7 +214,7 @@ class Reader:
     def close(self) -> None: ...
 
 class Preparation:
-    """Turns a frame into model input in one pass, with no intermediate image. See prepare/prepare.h.
+    """Turns a frame into model input in one pass, with no intermediate image (prepare/prepare.h).
 
     out is float32, float16 or uint8, layout "nchw" or "nhwc", channels "rgb", "bgr" or "gray":
     value = (pixel * scale - mean[c]) / std[c], with pixel in 0..255.

@@ -22,25 +22,6 @@ int mcpd_reader_confirm(const mcpd_reader *reader, uint32_t slot, uint64_t seq,
     return 0;
 }
 
-int mcpd_reader_pin(mcpd_reader *reader, uint64_t seq, uint32_t pin, struct mcpd_meta *meta)
-{
-    uint64_t entry = mcpd_load_acquire(&reader->queue[seq & reader->queue_mask]);
-    if (MCPD_TAG_SEQ(entry) != seq)
-        return -ESTALE;
-    uint32_t slot = MCPD_TAG_LOW(entry);
-    if (slot >= reader->geometry.nslots)
-        return -EBADMSG;
-    (void)mcpd_exchange_seq_cst(&reader->words[pin], MCPD_TAG(seq, slot));
-    int result = mcpd_reader_confirm(reader, slot, seq, meta);
-    if (result != 0) {
-        mcpd_store_release(&reader->words[pin], 0);
-        return result;
-    }
-    reader->pins[pin] =
-        (struct mcpd_reader_pin){.seq = seq, .slot = slot, .since_ns = mcpd_now_ns()};
-    return 0;
-}
-
 static int in_use(const mcpd_reader *reader, uint32_t pin)
 {
     return pin < reader->max_pins && reader->pins[pin].seq != 0;

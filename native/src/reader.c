@@ -119,6 +119,30 @@ void mcpd_reader_close(mcpd_reader *reader)
 /* ---- pinning ------------------------------------------------------------------------------- */
 
 /*
+ * Puts a pin that is not in use on frame seq and copies its metadata. 0, -ESTALE when its slot has
+ * moved on, -EBADMSG when the writer lies; then the pin is withdrawn. The exchange and the re-check
+ * in mcpd_reader_confirm pair with the exchange and the scan in the writer's reclaim (retention.c).
+ */
+static int pin_frame(mcpd_reader *reader, uint64_t seq, uint32_t pin, struct mcpd_meta *meta)
+{
+    uint64_t entry = mcpd_load_acquire(&reader->queue[seq & reader->queue_mask]);
+    if (MCPD_TAG_SEQ(entry) != seq)
+        return -ESTALE;
+    uint32_t slot = MCPD_TAG_LOW(entry);
+    if (slot >= reader->geometry.nslots)
+        return -EBADMSG;
+    (void)mcpd_exchange_seq_cst(&reader->words[pin], MCPD_TAG(seq, slot));
+    int result = mcpd_reader_confirm(reader, slot, seq, meta);
+    if (result != 0) {
+        mcpd_store_release(&reader->words[pin], 0);
+        return result;
+    }
+    reader->pins[pin] =
+        (struct mcpd_reader_pin){.seq = seq, .slot = slot, .since_ns = mcpd_now_ns()};
+    return 0;
+}
+
+/*
  * Whether there is something to pin: 1, or -EAGAIN, or why not. `ended` is read before head, so that
  * what was published before the end is seen. Both loads pair with the writer's seq_cst stores, as the
  * look that must follow the sleeper's exchange of its epoch.
@@ -150,7 +174,7 @@ static int take(mcpd_reader *reader, struct mcpd_meta *meta)
             return -EBADMSG;
         seq = reader->lossless ? reader->wanted : head;
         uint32_t pin = reader->free[reader->nfree - 1];
-        result = mcpd_reader_pin(reader, seq, pin, meta);
+        result = pin_frame(reader, seq, pin, meta);
         if (result == 0) {
             reader->nfree--;
             mcpd_count(&reader->rctl->received, 1);

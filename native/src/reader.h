@@ -58,11 +58,9 @@ static inline int mcpd_reader_leave(mcpd_reader *reader, int result)
 /* ---- pinning.c ---- */
 
 /*
- * Puts a pin that is not in use on frame seq and copies its metadata. 0, -ESTALE when its slot has
- * moved on, -EBADMSG when the writer lies; then the pin is withdrawn.
+ * Whether the slot still holds frame seq, asked after a pin was put on it; copies the metadata. 0,
+ * -ESTALE when it has moved on, -EBADMSG when the metadata cannot be.
  */
-int mcpd_reader_pin(mcpd_reader *reader, uint64_t seq, uint32_t pin, struct mcpd_meta *meta);
-/* Second half of it: whether the slot still holds frame seq after the pin was put there. */
 int mcpd_reader_confirm(const mcpd_reader *reader, uint32_t slot, uint64_t seq,
                         struct mcpd_meta *meta);
 

@@ -2,6 +2,7 @@
 #include "prepare/prepare.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,12 +13,14 @@ struct row_buffers {
     int16_t *right;
     float *component[3];
     float *channel[3];
+    void *stored[3]; /* channels in the output's type, to be interleaved */
+    float *scratch;
 };
 
 static int row_buffers_open(const struct mcpd_prepare_plan *plan, struct row_buffers *rows)
 {
     size_t wide = (plan->columns_used + 15) / 16 * 16, full = (plan->out_width + 15) / 16 * 16;
-    size_t n = 2 * wide * sizeof(int16_t) + 3 * (wide + full) * sizeof(float);
+    size_t n = 2 * wide * sizeof(int16_t) + (3 * wide + 7 * full) * sizeof(float);
     unsigned char *at;
 
     for (uint32_t p = 0; p < plan->nplanes; p++)
@@ -29,6 +32,10 @@ static int row_buffers_open(const struct mcpd_prepare_plan *plan, struct row_buf
         rows->component[k] = (float *)(void *)at;
     for (int c = 0; c < 3; c++, at += full * sizeof(float))
         rows->channel[c] = (float *)(void *)at;
+    for (int c = 0; c < 3; c++, at += full * sizeof(float))
+        rows->stored[c] = at;
+    rows->scratch = (float *)(void *)at;
+    at += full * sizeof(float);
     rows->left = (int16_t *)(void *)at;
     rows->right = rows->left + wide;
     at += 2 * wide * sizeof(int16_t);
@@ -96,77 +103,90 @@ static void mix1(const float *restrict a, float ma, float offset, float gain, fl
         out[i] = clamp(a[i] * ma + offset) * gain + bias;
 }
 
-/* IEEE 754 binary16, rounded to nearest, ties to even. */
-static uint16_t half(float value)
+/*
+ * Values as IEEE 754 binary16, rounded to nearest, ties to even. The normal, the subnormal and the
+ * infinite result are all made and one is taken; float and integer work are apart: so it vectorises.
+ */
+static void to_half(const float *restrict from, uint32_t n, float *restrict scratch,
+                    uint16_t *restrict to)
 {
-    uint32_t bits, sign, exponent, mantissa, shift, rest, kept;
+    /* Subnormal: adding 0.5 has the FPU round to units of 2^-24, the last place of both. */
+    for (uint32_t i = 0; i < n; i++)
+        scratch[i] = fabsf(from[i]) + 0.5f;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t bits, magnitude, small, normal, result;
 
-    memcpy(&bits, &value, sizeof(bits));
-    sign = bits >> 16 & 0x8000u;
-    bits &= 0x7fffffffu;
-    if (bits >= 0x7f800000u) /* infinite or not a number */
-        return (uint16_t)(sign | 0x7c00u | (bits > 0x7f800000u ? 0x200u : 0u));
-    if (bits >= 0x477ff000u) /* 65520 and above round to infinity */
-        return (uint16_t)(sign | 0x7c00u);
-    if (bits >= 0x38800000u) { /* normal: move the exponent's bias, round off 13 bits */
-        bits += 0xfffu + (bits >> 13 & 1u);
-        return (uint16_t)(sign | ((bits - 0x38000000u) >> 13));
-    }
-    if (bits < 0x33000000u) /* under half of the smallest subnormal */
-        return (uint16_t)sign;
-    exponent = bits >> 23;
-    mantissa = (bits & 0x7fffffu) | 0x800000u;
-    shift = 126u - exponent; /* 14..24 */
-    kept = mantissa >> shift;
-    rest = mantissa & ((1u << shift) - 1u);
-    if (rest > 1u << (shift - 1u) || (rest == 1u << (shift - 1u) && (kept & 1u)))
-        kept++;
-    return (uint16_t)(sign | kept);
-}
-
-static uint8_t byte(float value)
-{
-    return (uint8_t)(clamp(value) + 0.5f);
-}
-
-/* Stores n values, `step` values apart, from value `at` of the image on. */
-static void store(const struct mcpd_prepare_plan *plan, const float *restrict from, uint32_t n,
-                  void *image, size_t at, size_t step)
-{
-    switch (plan->dtype) {
-    case MCPD_OUT_FLOAT32: {
-        float *restrict out = (float *)image + at;
-        for (uint32_t i = 0; i < n; i++)
-            out[i * step] = from[i];
-        break;
-    }
-    case MCPD_OUT_FLOAT16: {
-        uint16_t *restrict out = (uint16_t *)image + at;
-        for (uint32_t i = 0; i < n; i++)
-            out[i * step] = half(from[i]);
-        break;
-    }
-    case MCPD_OUT_UINT8: {
-        uint8_t *restrict out = (uint8_t *)image + at;
-        for (uint32_t i = 0; i < n; i++)
-            out[i * step] = byte(from[i]);
-        break;
-    }
+        memcpy(&bits, &from[i], sizeof(bits));
+        memcpy(&small, &scratch[i], sizeof(small));
+        magnitude = bits & 0x7fffffffu;
+        /* Normal: 13 bits are rounded off, which may carry, and the exponent's bias moves. */
+        normal = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - 0x38000000u) >> 13;
+        result = magnitude < 0x38800000u ? small - 0x3f000000u : normal;
+        result = magnitude >= 0x477ff000u ? 0x7c00u : result; /* 65520 and above: infinite */
+        result = magnitude > 0x7f800000u ? 0x7e00u : result;  /* not a number */
+        to[i] = (uint16_t)(result | (bits >> 16 & 0x8000u));
     }
 }
 
-static void store_row(const struct mcpd_prepare_plan *plan, const struct row_buffers *rows,
-                      uint32_t y, void *image)
+/* Values as bytes, rounded half up. */
+static void to_bytes(const float *restrict from, uint32_t n, float *restrict scratch,
+                     uint8_t *restrict to)
 {
-    size_t width = plan->out_width, plane = width * plan->out_height;
+    for (uint32_t i = 0; i < n; i++)
+        scratch[i] = clamp(from[i]);
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = (uint8_t)(int32_t)(scratch[i] + 0.5f);
+}
 
-    for (uint32_t c = 0; c < plan->nchannels; c++) {
-        if (plan->layout == MCPD_NCHW)
-            store(plan, rows->channel[c], plan->out_width, image, c * plane + y * width, 1);
-        else
-            store(plan, rows->channel[c], plan->out_width, image, y * width * plan->nchannels + c,
-                  plan->nchannels);
+/* One channel of a row in the output's type. */
+static void convert(enum mcpd_prepare_dtype dtype, const float *from, uint32_t n, float *scratch,
+                    void *to)
+{
+    if (dtype == MCPD_OUT_FLOAT32)
+        memcpy(to, from, n * sizeof(float));
+    else if (dtype == MCPD_OUT_FLOAT16)
+        to_half(from, n, scratch, to);
+    else
+        to_bytes(from, n, scratch, to);
+}
+
+#define INTERLEAVE(type)                                                                           \
+    do {                                                                                           \
+        const type *a = from[0], *b = from[1], *c = from[2];                                       \
+        type *out = to;                                                                            \
+        for (uint32_t i = 0; i < n; i++) {                                                         \
+            out[3 * i] = a[i];                                                                     \
+            out[3 * i + 1] = b[i];                                                                 \
+            out[3 * i + 2] = c[i];                                                                 \
+        }                                                                                          \
+    } while (0)
+
+static void interleave(size_t value_nbytes, void *const from[3], uint32_t n, void *to)
+{
+    if (value_nbytes == 4)
+        INTERLEAVE(uint32_t);
+    else if (value_nbytes == 2)
+        INTERLEAVE(uint16_t);
+    else
+        INTERLEAVE(uint8_t);
+}
+
+/* The channel rows, as row `y` of the output image. */
+static void store_row(const struct mcpd_prepare_plan *plan, struct row_buffers *rows, uint32_t y,
+                      unsigned char *image)
+{
+    uint32_t width = plan->out_width;
+    size_t row = width * plan->value_nbytes, plane = row * plan->out_height;
+
+    if (plan->layout == MCPD_NCHW || plan->nchannels == 1) {
+        for (uint32_t c = 0; c < plan->nchannels; c++)
+            convert(plan->dtype, rows->channel[c], width, rows->scratch,
+                    image + c * plane + y * row);
+        return;
     }
+    for (int c = 0; c < 3; c++)
+        convert(plan->dtype, rows->channel[c], width, rows->scratch, rows->stored[c]);
+    interleave(plan->value_nbytes, rows->stored, width, image + 3 * row * y);
 }
 
 static void fill(float *row, float value, uint32_t first, uint32_t end)

@@ -1,0 +1,475 @@
+/* Sleeping and waking: who is signalled, when, and that no wake-up is lost. */
+#include <signal.h>
+
+#include "fixture.h"
+
+#ifndef LOST_NS
+#define LOST_NS LONG_NS /* a wake-up that takes this long was lost; plants shorten it */
+#endif
+#define ROUNDS 20000
+
+static void *next_seq(void *argument)
+{
+    struct attached *r = argument;
+    return (void *)(uintptr_t)read_one(r);
+}
+
+static void *next_error(void *argument)
+{
+    struct attached *r = argument;
+    struct mcpd_meta meta;
+    return (void *)(intptr_t)mcpd_reader_next(r->reader, LONG_NS, &meta);
+}
+
+static void *acquire_one(void *argument)
+{
+    struct stream *s = argument;
+    return (void *)(intptr_t)mcpd_writer_acquire(s->writer, LONG_NS);
+}
+
+TEST(readers_that_are_awake_cost_no_system_call)
+{
+    struct stream s;
+    struct attached r[3];
+    stream_open(&s, 16, 1, 2);
+    for (int i = 0; i < 3; i++)
+        attach(&s, &r[i], i == 0 ? MCPD_LOSSLESS : MCPD_LATEST, 2);
+    for (int i = 0; i < 100; i++) {
+        publish(&s);
+        for (int j = 0; j < 3; j++)
+            read_one(&r[j]);
+    }
+    CHECK_EQUAL(mcpd_load_relaxed(&s.wctl->wakes), 0);
+    CHECK_EQUAL(signals(s.wake), 0);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQUAL(signals(r[i].wake), 0);
+        CHECK_EQUAL(mcpd_load_relaxed(&r[i].rctl->wakeups), 0);
+        detach(&r[i]);
+    }
+    stream_close(&s);
+}
+
+TEST(a_reader_that_sleeps_is_signalled_once_however_much_is_published)
+{
+    struct stream s;
+    struct attached r;
+    stream_open(&s, 8, 1, 2);
+    attach(&s, &r, MCPD_LATEST, 2);
+    CHECK_EQUAL(mcpd_reader_arm(r.reader), 0);
+    for (int i = 0; i < 10; i++)
+        publish(&s);
+    CHECK_EQUAL(mcpd_load_relaxed(&s.wctl->wakes), 1);
+    CHECK_EQUAL(signals(r.wake), 1);
+    CHECK_EQUAL(mcpd_reader_disarm(r.reader), 0);
+    CHECK_EQUAL(read_one(&r), 10);
+    detach(&r);
+    stream_close(&s);
+}
+
+TEST(a_sleeping_reader_gets_the_frame_that_is_published)
+{
+    struct stream s;
+    struct attached r;
+    stream_open(&s, 8, 1, 2);
+    attach(&s, &r, MCPD_LATEST, 2);
+    pthread_t thread = start(next_seq, &r);
+    wait_asleep(&r.rctl->epoch);
+    publish(&s);
+    CHECK_EQUAL((uintptr_t)finish(thread), 1);
+    CHECK_EQUAL(mcpd_load_relaxed(&r.rctl->epoch) & 1, 0);
+    CHECK_EQUAL(signals(r.wake), 0);
+    detach(&r);
+    stream_close(&s);
+}
+
+TEST(the_end_wakes_all_who_sleep)
+{
+    struct stream s;
+    struct attached r[3];
+    pthread_t threads[3];
+    stream_open(&s, 16, 1, 2);
+    for (int i = 0; i < 3; i++) {
+        attach(&s, &r[i], i == 0 ? MCPD_LOSSLESS : MCPD_LATEST, 2);
+        threads[i] = start(next_error, &r[i]);
+        wait_asleep(&r[i].rctl->epoch);
+    }
+    CHECK_EQUAL(mcpd_writer_end(s.writer, MCPD_END_CLOSED), 0);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQUAL((intptr_t)finish(threads[i]), -EPIPE);
+        detach(&r[i]);
+    }
+    stream_close(&s);
+}
+
+TEST(the_daemon_can_end_a_stream_for_both_sides)
+{
+    struct stream s;
+    struct attached r, sleeper;
+    stream_open(&s, 8, 1, 2);
+    attach(&s, &r, MCPD_LOSSLESS, 2);
+    for (int i = 0; i < 8; i++)
+        publish(&s);
+    pthread_t writer = start(acquire_one, &s);
+    wait_asleep(&s.wctl->writer_epoch);
+    reader_make(&s, &sleeper, MCPD_LATEST, 1); /* one that has seen the newest */
+    CHECK_EQUAL(reader_open(&s, &sleeper), 0);
+    CHECK_EQUAL(read_one(&sleeper), 8);
+    pthread_t reader = start(next_error, &sleeper);
+    wait_asleep(&sleeper.rctl->epoch);
+    CHECK_EQUAL(mcpd_wctl_end(s.wctl, MCPD_END_SHUTDOWN), 1);
+    mcpd_wake_signal(s.wake);
+    mcpd_wake_signal(sleeper.wake);
+    CHECK_EQUAL((intptr_t)finish(writer), -EPIPE);
+    CHECK_EQUAL((intptr_t)finish(reader), -EPIPE);
+    CHECK_EQUAL(mcpd_reader_ended(sleeper.reader), MCPD_END_SHUTDOWN);
+    detach(&r);
+    detach(&sleeper);
+    stream_close(&s);
+}
+
+TEST(a_lossless_reader_that_unpins_wakes_the_writer)
+{
+    struct stream s;
+    struct attached r;
+    stream_open(&s, 6, 1, 2);
+    attach(&s, &r, MCPD_LOSSLESS, 2);
+    for (int i = 0; i < 6; i++)
+        publish(&s);
+    pthread_t thread = start(acquire_one, &s);
+    wait_asleep(&s.wctl->writer_epoch);
+    CHECK_EQUAL(read_one(&r), 1);
+    CHECK((intptr_t)finish(thread) >= 0);
+    CHECK(mcpd_load_relaxed(&s.wctl->blocked_ns) > 0);
+    detach(&r);
+    stream_close(&s);
+}
+
+static void writer_wakes_when(int (*gone)(mcpd_writer *, uint64_t))
+{
+    struct stream s;
+    struct attached r;
+    stream_open(&s, 6, 1, 2);
+    attach(&s, &r, MCPD_LOSSLESS, 2);
+    for (int i = 0; i < 6; i++)
+        publish(&s);
+    pthread_t thread = start(acquire_one, &s);
+    wait_asleep(&s.wctl->writer_epoch);
+    CHECK_EQUAL(gone(s.writer, r.id), 0);
+    CHECK((intptr_t)finish(thread) >= 0);
+    detach(&r);
+    stream_close(&s);
+}
+
+TEST(removing_a_lossless_reader_wakes_the_writer)
+{
+    writer_wakes_when(mcpd_writer_remove_reader);
+}
+
+TEST(releasing_a_lossless_reader_wakes_the_writer)
+{
+    writer_wakes_when(mcpd_writer_release_reader);
+}
+
+TEST(closing_a_lossless_reader_with_pins_wakes_the_writer)
+{
+    struct stream s;
+    struct attached r;
+    struct mcpd_meta meta;
+    stream_open(&s, 6, 1, 2);
+    attach(&s, &r, MCPD_LOSSLESS, 2);
+    for (int i = 0; i < 6; i++)
+        publish(&s);
+    CHECK(mcpd_reader_next(r.reader, 0, &meta) >= 0);
+    pthread_t thread = start(acquire_one, &s);
+    wait_asleep(&s.wctl->writer_epoch);
+    mcpd_reader_close(r.reader);
+    r.reader = NULL;
+    CHECK((intptr_t)finish(thread) >= 0);
+    detach(&r);
+    stream_close(&s);
+}
+
+TEST(arming_finds_what_is_there_already)
+{
+    struct stream s;
+    struct attached r;
+    stream_open(&s, 8, 1, 2);
+    attach(&s, &r, MCPD_LATEST, 2);
+    publish(&s);
+    CHECK_EQUAL(mcpd_reader_arm(r.reader), 1);
+    CHECK_EQUAL(mcpd_load_relaxed(&r.rctl->epoch) & 1, 0);
+    read_one(&r);
+    CHECK_EQUAL(mcpd_reader_arm(r.reader), 0);
+    CHECK_EQUAL(mcpd_load_relaxed(&r.rctl->epoch) & 1, 1);
+    mcpd_writer_end(s.writer, MCPD_END_CLOSED);
+    CHECK_EQUAL(signals(r.wake), 1);
+    CHECK_EQUAL(mcpd_reader_arm(r.reader), 1);
+    detach(&r);
+    stream_close(&s);
+}
+
+TEST(arming_twice_sleeps_on)
+{
+    struct stream s;
+    struct attached r;
+    stream_open(&s, 8, 1, 2);
+    attach(&s, &r, MCPD_LATEST, 2);
+    CHECK_EQUAL(mcpd_reader_arm(r.reader), 0);
+    CHECK_EQUAL(mcpd_reader_arm(r.reader), 0);
+    publish(&s);
+    CHECK_EQUAL(mcpd_sleep_poll(r.wake, mcpd_deadline_ns(0)), 1);
+    CHECK_EQUAL(mcpd_reader_arm(r.reader), 1); /* there is something, so awake and drained */
+    CHECK_EQUAL(signals(r.wake), 0);
+    CHECK_EQUAL(mcpd_reader_disarm(r.reader), 0);
+    CHECK_EQUAL(mcpd_load_relaxed(&r.rctl->epoch) & 1, 0);
+    detach(&r);
+    stream_close(&s);
+}
+
+TEST(an_armed_reader_that_reads_to_the_end_stays_armed)
+{
+    struct stream s;
+    struct attached r;
+    struct mcpd_meta meta;
+    stream_open(&s, 8, 1, 2);
+    attach(&s, &r, MCPD_LATEST, 2);
+    CHECK_EQUAL(mcpd_reader_arm(r.reader), 0);
+    for (uint64_t seq = 1; seq < 10; seq++) {
+        publish(&s);
+        CHECK_EQUAL(mcpd_sleep_poll(r.wake, mcpd_deadline_ns(LONG_NS)), 1);
+        CHECK_EQUAL(read_one(&r), seq);
+        CHECK_EQUAL(mcpd_sleep_poll(r.wake, mcpd_deadline_ns(0)), 1); /* level-triggered */
+        CHECK_EQUAL(mcpd_reader_next(r.reader, 0, &meta), -EAGAIN);
+        CHECK_EQUAL(mcpd_sleep_poll(r.wake, mcpd_deadline_ns(0)), 0);
+    }
+    detach(&r);
+    stream_close(&s);
+}
+
+TEST(an_armed_writer_is_told_when_there_is_room)
+{
+    struct stream s;
+    struct attached r;
+    stream_open(&s, 6, 1, 2);
+    attach(&s, &r, MCPD_LOSSLESS, 2);
+    CHECK_EQUAL(mcpd_writer_arm(s.writer), 1);
+    for (int i = 0; i < 6; i++)
+        publish(&s);
+    CHECK_EQUAL(mcpd_writer_arm(s.writer), 0);
+    CHECK_EQUAL(mcpd_writer_acquire(s.writer, 0), -EAGAIN);
+    CHECK_EQUAL(mcpd_sleep_poll(s.wake, mcpd_deadline_ns(0)), 0);
+    read_one(&r);
+    read_one(&r);
+    CHECK_EQUAL(mcpd_sleep_poll(s.wake, mcpd_deadline_ns(LONG_NS)), 1);
+    CHECK_EQUAL(mcpd_writer_disarm(s.writer), 0);
+    CHECK_EQUAL(signals(s.wake), 0);
+    publish(&s);
+    read_one(&r);
+    CHECK_EQUAL(signals(s.wake), 0); /* awake, so not signalled */
+    detach(&r);
+    stream_close(&s);
+}
+
+TEST(waiting_ends_when_the_time_is_over)
+{
+    struct stream s;
+    struct attached r;
+    struct mcpd_meta meta;
+    stream_open(&s, 8, 1, 2);
+    attach(&s, &r, MCPD_LATEST, 2);
+    int64_t before_ns = mcpd_now_ns();
+    CHECK_EQUAL(mcpd_reader_next(r.reader, 2000000, &meta), -ETIMEDOUT);
+    CHECK(mcpd_now_ns() - before_ns >= 2000000);
+    CHECK_EQUAL(mcpd_load_relaxed(&r.rctl->epoch) & 1, 0);
+    detach(&r);
+    stream_close(&s);
+}
+
+TEST(a_full_eventfd_counts_as_signalled)
+{
+    struct stream s;
+    struct attached r;
+    uint64_t full = UINT64_MAX - 1;
+    stream_open(&s, 8, 1, 2);
+    attach(&s, &r, MCPD_LATEST, 2);
+    CHECK_EQUAL(write(r.wake, &full, sizeof full), sizeof full);
+    CHECK_EQUAL(mcpd_reader_arm(r.reader), 0);
+    publish(&s); /* must not block */
+    CHECK_EQUAL(mcpd_sleep_poll(r.wake, mcpd_deadline_ns(0)), 1);
+    CHECK_EQUAL(mcpd_reader_disarm(r.reader), 0);
+    CHECK_EQUAL(read_one(&r), 1);
+    detach(&r);
+    stream_close(&s);
+}
+
+static void on_signal(int signum)
+{
+    (void)signum;
+}
+
+TEST(a_signal_handler_interrupts_a_wait)
+{
+    struct stream s;
+    struct attached r;
+    stream_open(&s, 8, 1, 2);
+    attach(&s, &r, MCPD_LATEST, 2);
+    struct sigaction action = {.sa_handler = on_signal};
+    CHECK_EQUAL(sigaction(SIGUSR1, &action, NULL), 0);
+    pthread_t thread = start(next_error, &r);
+    wait_asleep(&r.rctl->epoch);
+    int64_t deadline_ns = mcpd_deadline_ns(LONG_NS);
+    while ((mcpd_load_seq_cst(&r.rctl->epoch) & 1) != 0) { /* it may not be in poll yet */
+        CHECK(mcpd_now_ns() < deadline_ns);
+        pthread_kill(thread, SIGUSR1);
+        sched_yield();
+    }
+    CHECK_EQUAL((intptr_t)finish(thread), -EINTR);
+    detach(&r);
+    stream_close(&s);
+}
+
+/* Two streams: what comes on one goes out on the other, so that each side sleeps on every round. */
+struct pong {
+    struct stream *out;
+    struct attached *in;
+};
+
+static void *answer(void *argument)
+{
+    struct pong *pong = argument;
+    struct mcpd_meta meta;
+    for (int i = 0; i < ROUNDS; i++) {
+        int pin = mcpd_reader_next(pong->in->reader, LOST_NS, &meta);
+        CHECK(pin >= 0);
+        CHECK_EQUAL(mcpd_reader_unpin(pong->in->reader, (uint32_t)pin), 0);
+        int slot = mcpd_writer_acquire(pong->out->writer, LOST_NS);
+        CHECK(slot >= 0);
+        meta = (struct mcpd_meta){.nbytes = 8};
+        CHECK(mcpd_writer_publish(pong->out->writer, (uint32_t)slot, &meta, 0) > 0);
+    }
+    return NULL;
+}
+
+TEST(no_wake_up_of_a_reader_is_lost)
+{
+    struct stream there, back;
+    struct attached at_b, at_a;
+    stream_open(&there, 6, 1, 2);
+    stream_open(&back, 6, 1, 2);
+    attach(&there, &at_b, MCPD_LATEST, 1);
+    attach(&back, &at_a, MCPD_LATEST, 1);
+    struct pong b = {&back, &at_b}, a = {&there, &at_a};
+    pthread_t thread = start(answer, &b);
+    publish(&there);
+    answer(&a);
+    finish(thread);
+    detach(&at_b);
+    detach(&at_a);
+    stream_close(&there);
+    stream_close(&back);
+}
+
+static void *read_all(void *argument)
+{
+    struct attached *r = argument;
+    struct mcpd_meta meta;
+    uint64_t seq = 0;
+    int pin;
+    while ((pin = mcpd_reader_next(r->reader, LOST_NS, &meta)) >= 0) {
+        CHECK_EQUAL(meta.seq, seq + 1);
+        seq = meta.seq;
+        CHECK_EQUAL(mcpd_reader_unpin(r->reader, (uint32_t)pin), 0);
+    }
+    CHECK_EQUAL(pin, -EPIPE);
+    return (void *)(uintptr_t)seq;
+}
+
+TEST(no_wake_up_of_a_writer_is_lost)
+{
+    struct stream s;
+    struct attached r[2];
+    pthread_t threads[2];
+    stream_open(&s, 6, 1, 1); /* so few slots that the writer waits all the time */
+    for (int i = 0; i < 2; i++) {
+        attach(&s, &r[i], MCPD_LOSSLESS, 1);
+        threads[i] = start(read_all, &r[i]);
+    }
+    for (int i = 0; i < ROUNDS; i++) {
+        struct mcpd_meta meta = {.nbytes = 8};
+        int slot = mcpd_writer_acquire(s.writer, LOST_NS);
+        CHECK(slot >= 0);
+        CHECK(mcpd_writer_publish(s.writer, (uint32_t)slot, &meta, 0) > 0);
+    }
+    mcpd_writer_end(s.writer, MCPD_END_CLOSED);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQUAL((uintptr_t)finish(threads[i]), ROUNDS);
+        detach(&r[i]);
+    }
+    stream_close(&s);
+}
+
+static void *count_frames(void *argument)
+{
+    struct attached *r = argument;
+    struct mcpd_meta meta;
+    uintptr_t count = 0;
+    int pin;
+    while ((pin = mcpd_reader_next(r->reader, LOST_NS, &meta)) >= 0) {
+        count++;
+        CHECK_EQUAL(mcpd_reader_unpin(r->reader, (uint32_t)pin), 0);
+    }
+    CHECK_EQUAL(pin, -EPIPE);
+    return (void *)count;
+}
+
+TEST(several_threads_share_one_reader_and_one_writer)
+{
+    struct stream s;
+    struct attached r;
+    pthread_t threads[3];
+    stream_open(&s, 8, 1, 2);
+    attach(&s, &r, MCPD_LOSSLESS, 3);
+    for (int i = 0; i < 3; i++)
+        threads[i] = start(count_frames, &r);
+    for (int i = 0; i < ROUNDS; i++) {
+        struct mcpd_meta meta = {.nbytes = 8};
+        int slot = mcpd_writer_acquire(s.writer, LOST_NS);
+        CHECK(slot >= 0);
+        CHECK(mcpd_writer_publish(s.writer, (uint32_t)slot, &meta, 0) > 0);
+    }
+    mcpd_writer_end(s.writer, MCPD_END_CLOSED);
+    uintptr_t total = 0;
+    for (int i = 0; i < 3; i++)
+        total += (uintptr_t)finish(threads[i]);
+    CHECK_EQUAL(total, ROUNDS); /* each frame went to one of them */
+    detach(&r);
+    stream_close(&s);
+}
+
+static void *publish_share(void *argument)
+{
+    struct stream *s = argument;
+    for (int i = 0; i < ROUNDS / 2; i++) {
+        struct mcpd_meta meta = {.nbytes = 8};
+        int slot = mcpd_writer_acquire(s->writer, LOST_NS);
+        CHECK(slot >= 0);
+        CHECK(mcpd_writer_publish(s->writer, (uint32_t)slot, &meta, 0) > 0);
+    }
+    return NULL;
+}
+
+TEST(several_threads_of_one_writer_wait_for_room)
+{
+    struct stream s;
+    struct attached r;
+    stream_open(&s, 5, 1, 2);
+    attach(&s, &r, MCPD_LOSSLESS, 1);
+    pthread_t reader = start(read_all, &r);
+    pthread_t a = start(publish_share, &s), b = start(publish_share, &s);
+    finish(a);
+    finish(b);
+    mcpd_writer_end(s.writer, MCPD_END_CLOSED);
+    CHECK_EQUAL((uintptr_t)finish(reader), ROUNDS / 2 * 2);
+    detach(&r);
+    stream_close(&s);
+}
