@@ -9,8 +9,7 @@
 /* The row buffers of one run, all in one allocation. */
 struct row_buffers {
     int16_t *blended[3]; /* one for each plane, in 1/64 of a level */
-    int16_t *left;       /* samples either side of each output column */
-    int16_t *right;
+    int32_t *pairs;      /* the samples either side of each output column: left low, right high */
     float *component[3];
     float *channel[3];
     void *stored[3]; /* channels in the output's type, to be interleaved */
@@ -20,7 +19,7 @@ struct row_buffers {
 static int row_buffers_open(const struct mcpd_prepare_plan *plan, struct row_buffers *rows)
 {
     size_t wide = (plan->columns_used + 15) / 16 * 16, full = (plan->out_width + 15) / 16 * 16;
-    size_t n = 2 * wide * sizeof(int16_t) + (3 * wide + 7 * full) * sizeof(float);
+    size_t n = wide * sizeof(int32_t) + (3 * wide + 7 * full) * sizeof(float);
     unsigned char *at;
 
     for (uint32_t p = 0; p < plan->nplanes; p++)
@@ -36,9 +35,8 @@ static int row_buffers_open(const struct mcpd_prepare_plan *plan, struct row_buf
         rows->stored[c] = at;
     rows->scratch = (float *)(void *)at;
     at += full * sizeof(float);
-    rows->left = (int16_t *)(void *)at;
-    rows->right = rows->left + wide;
-    at += 2 * wide * sizeof(int16_t);
+    rows->pairs = (int32_t *)(void *)at;
+    at += wide * sizeof(int32_t);
     for (uint32_t p = 0; p < plan->nplanes; p++) {
         rows->blended[p] = (int16_t *)(void *)at;
         at += (plan->planes[p].nbytes + 15) / 16 * 16 * sizeof(int16_t);
@@ -62,22 +60,32 @@ static void blend(const uint8_t *restrict upper, const uint8_t *restrict lower, 
     }
 }
 
-/* One component at every output column. The gather is apart so that the arithmetic vectorises. */
+/*
+ * One component at every output column. Samples are gathered apart from the arithmetic, which then
+ * vectorises, and where neighbours are adjacent both come with one load.
+ */
 static void sample(const int16_t *restrict row, const struct mcpd_prepare_columns *columns,
-                   uint32_t n, int16_t *restrict left, int16_t *restrict right, float *restrict out)
+                   uint32_t n, int32_t *restrict pairs, float *restrict out)
 {
     const int32_t *restrict at = columns->left;
     const float *restrict weight = columns->weight;
     uint32_t step = columns->step;
 
-    for (uint32_t i = 0; i < n; i++) {
-        const int16_t *pair = row + at[i];
+    if (step == 1) {
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(&pairs[i], row + at[i], sizeof(pairs[i]));
+    } else {
+        for (uint32_t i = 0; i < n; i++) {
+            const int16_t *left = row + at[i];
 
-        left[i] = pair[0];
-        right[i] = pair[step];
+            pairs[i] = (int32_t)left[step] << 16 | left[0]; /* none is negative */
+        }
     }
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = (float)left[i] + (float)(right[i] - left[i]) * weight[i];
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t left = pairs[i] & 0xffff, right = pairs[i] >> 16; /* little-endian, as layout.h */
+
+        out[i] = (float)left + (float)(right - left) * weight[i];
+    }
 }
 
 static float clamp(float value)
@@ -214,7 +222,7 @@ static void prepare_row(const struct mcpd_prepare_plan *plan, const uint8_t *sou
         const int16_t *row = rows->blended[component->plane];
         ptrdiff_t shift = (ptrdiff_t)component->base - plan->planes[component->plane].first;
 
-        sample(row + shift, &plan->columns[component->axis], n, rows->left, rows->right,
+        sample(row + shift, &plan->columns[component->axis], n, rows->pairs,
                rows->component[k]);
     }
     for (uint32_t c = 0; c < plan->nchannels; c++) {
