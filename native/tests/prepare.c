@@ -1,0 +1,118 @@
+/*
+ * Preparation of random geometries, with buffers of exactly the size that it asks for: under the
+ * address sanitizer a single byte read or written beyond them ends the program.
+ */
+#include "prepare/prepare.h"
+
+#include "check.h"
+#include "mcpd.h"
+
+#define GEOMETRIES 4000
+
+static uint64_t state = UINT64_C(88172645463325252);
+
+/* 0..n - 1, the same in every run. */
+static uint32_t below(uint32_t n)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)(state % n);
+}
+
+/* Planes of a format at random offsets, with random padding; now and then a stride too short. */
+static void place_planes(struct mcpd_prepare_spec *spec)
+{
+    static const uint32_t nplanes[] = {0, 1, 1, 1, 1, 1, 2, 3, 1};
+    static const uint32_t pixel_nbytes[] = {0, 3, 3, 4, 4, 1, 1, 1, 2};
+    uint32_t chroma_width = (spec->width + 1) / 2, chroma_height = (spec->height + 1) / 2;
+    uint64_t at = below(64);
+
+    spec->nplanes = nplanes[spec->format];
+    for (uint32_t p = 0; p < spec->nplanes; p++) {
+        uint32_t row = spec->width * pixel_nbytes[spec->format];
+
+        if (p > 0)
+            row = spec->format == MCPD_NV12 ? 2 * chroma_width : chroma_width;
+        spec->plane_stride[p] = row + below(2) * below(40) - (below(50) == 0);
+        spec->plane_offset[p] = at;
+        at += spec->plane_stride[p] * (p ? chroma_height : spec->height) + below(9);
+    }
+}
+
+static struct mcpd_prepare_spec random_spec(void)
+{
+    struct mcpd_prepare_spec spec = {
+        .format = MCPD_RGB24 + below(8),
+        .width = 1 + below(below(20) ? 70 : 3000),
+        .height = 1 + below(50),
+        .matrix = 1 + below(2),
+        .range = 1 + below(2),
+        .out_width = 1 + below(90),
+        .out_height = 1 + below(90),
+        .layout = (enum mcpd_prepare_layout)below(2),
+        .dtype = (enum mcpd_prepare_dtype)below(3),
+        .channels = (enum mcpd_prepare_channels)below(3),
+        .resize = (enum mcpd_prepare_resize)below(3),
+        .sampling = (enum mcpd_prepare_sampling)below(2),
+        .scale = below(100) ? below(1000) / 300.0 : 1e30,
+        .pad_value = below(256),
+    };
+
+    for (int c = 0; c < 3; c++) {
+        spec.mean[c] = below(300);
+        spec.std[c] = 1 + below(4) - 0.5 * below(2);
+    }
+    place_planes(&spec);
+    return spec;
+}
+
+/* Prepares a frame of noise in a buffer that lacks `missing` bytes; whether it could be planned. */
+static int prepare(const struct mcpd_prepare_spec *spec, size_t missing)
+{
+    struct mcpd_prepare_plan *plan = NULL;
+    char why[200] = "";
+    uint8_t *source;
+    void *out;
+
+    if (mcpd_prepare_plan_create(spec, &plan, why, sizeof(why)) != 0) {
+        CHECK(why[0] != '\0');
+        return 0;
+    }
+    source = malloc(plan->source_nbytes - missing);
+    out = malloc(plan->image_nbytes);
+    CHECK(source != NULL && out != NULL);
+    for (size_t i = 0; i < plan->source_nbytes - missing; i++)
+        source[i] = (uint8_t)below(256);
+    CHECK_EQUAL(mcpd_prepare_run(plan, source, out), 0);
+    free(source);
+    free(out);
+    mcpd_prepare_plan_free(plan);
+    return 1;
+}
+
+TEST(random_geometries_stay_inside_their_buffers)
+{
+    int planned = 0;
+
+    for (int i = 0; i < GEOMETRIES; i++) {
+        struct mcpd_prepare_spec spec = random_spec();
+
+        planned += prepare(&spec, 0);
+    }
+    CHECK(planned > GEOMETRIES / 2 && planned < GEOMETRIES);
+}
+
+/* A planted fault: the caller did not check that the source is as long as the plan says. */
+#ifdef PLANT_SHORT_SOURCE
+TEST(a_source_one_byte_too_short_is_found)
+{
+    struct mcpd_prepare_spec spec = {
+        .format = MCPD_GRAY8, .width = 64, .height = 8, .nplanes = 1, .plane_stride = {64},
+        .matrix = MCPD_BT709, .range = MCPD_FULL, .out_width = 64, .out_height = 8,
+        .channels = MCPD_OUT_GRAY, .scale = 1, .std = {1, 1, 1},
+    };
+
+    prepare(&spec, 1);
+}
+#endif
