@@ -200,6 +200,8 @@ class SharedMemoryPipe:
 
     def __init__(self) -> None:
         self._memory = SharedMemory(create=True, size=SLOTS * FRAME_NBYTES)
+        assert self._memory.buf is not None
+        self._buffer = self._memory.buf
         self._owner = os.getpid()
         self._receiving, self._sending = mp.Pipe(duplex=False)
         self._views: list[Pixels] = []
@@ -213,7 +215,7 @@ class SharedMemoryPipe:
     def _open(self) -> None:
         for slot in range(SLOTS):
             view: Pixels = np.frombuffer(
-                self._memory.buf, np.uint8, FRAME_NBYTES, slot * FRAME_NBYTES
+                self._buffer, np.uint8, FRAME_NBYTES, slot * FRAME_NBYTES
             ).reshape(HEIGHT, WIDTH, 3)
             view.max()
             self._views.append(view)
@@ -222,13 +224,13 @@ class SharedMemoryPipe:
         slot = index % SLOTS
         if pixels is not None:
             np.copyto(self._views[slot], pixels)
-        STAMP.pack_into(self._memory.buf, slot * FRAME_NBYTES, monotonic_ns(), index)
+        STAMP.pack_into(self._buffer, slot * FRAME_NBYTES, monotonic_ns(), index)
         self._sending.send(slot)
 
     def receive(self) -> tuple[int, int, int]:
         slot = self._receiving.recv()
         awake_ns = monotonic_ns()
-        stamp_ns, index = STAMP.unpack_from(self._memory.buf, slot * FRAME_NBYTES)
+        stamp_ns, index = STAMP.unpack_from(self._buffer, slot * FRAME_NBYTES)
         return awake_ns, stamp_ns, index
 
     def close(self) -> None:

@@ -70,7 +70,8 @@ async def _finished(command: list[str]) -> tuple[int, bytes, bytes]:
 
     async def drain(name: str, stream: ByteReceiveStream | None, limit: int, strict: bool) -> None:
         kept = bytearray()
-        async for part in stream or ():
+        assert stream is not None
+        async for part in stream:
             if strict and len(kept) + len(part) > limit:
                 raise LimitExceeded(f"mcpd infer answered more than {limit} bytes")
             kept += part[: limit - len(kept)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Final, Self, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -25,6 +26,18 @@ class Link:
     def __init__(self) -> None:
         self._client: AsyncClient | None = None
         self._connecting = anyio.Lock()
+        self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+
+    def turn(self, stream: str) -> anyio.Lock:
+        """The lock under which one call at a time runs a model on `stream`.
+
+        Each run pins frames of the stream while it lasts, and a stream has few to spare: calls
+        that come together would be refused instead of waiting some milliseconds.
+        """
+        lock = self._turns.get(stream)
+        if lock is None:
+            lock = self._turns[stream] = anyio.Lock()
+        return lock
 
     async def ask(self, question: Callable[[AsyncClient], Awaitable[T]]) -> T:
         """What `question` makes of a connected client.

@@ -107,8 +107,8 @@ def imports(sources: Sources) -> Iterator[Import]:
 def _imports_of(file: str, node: ast.AST, *, inside: bool) -> Iterator[Import]:
     match node:
         case ast.If(test=ast.Name("TYPE_CHECKING")):
-            for child in node.orelse:
-                yield from _imports_of(file, child, inside=inside)
+            for other in node.orelse:
+                yield from _imports_of(file, other, inside=inside)
             return
         case ast.Import():
             for alias in node.names:

@@ -28,7 +28,8 @@ def age_s(row: dict[str, Any], now_ns: int) -> float | None:
     """Seconds since the newest frame of a row of the daemon's table; None if there is none."""
     if not row["head"]:
         return None
-    return round(max(0, now_ns - row["publish_ns"]) / 1e9, 3)
+    published_ns: int = row["publish_ns"]
+    return round(max(0, now_ns - published_ns) / 1e9, 3)
 
 
 def _stream(row: dict[str, Any], now_ns: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from mcpd.mcp_adapter.manifest import MAX_VALUES, TIME_LIMIT_S
 from mcpd.mcp_adapter.reply import Reply, answer
 from mcpd.mcp_adapter.roots import resolve_allowed
 from mcpd.shm.aio import AsyncClient
-from mcpd.shm.errors import InvalidRequest, TimedOut
+from mcpd.shm.errors import InvalidRequest, TimedOut, from_wire
 from mcpd.shm.frame import NO_TIME
 from mcpd.shm.result import Result
 
@@ -25,22 +25,21 @@ Row = dict[str, Any]
 
 async def call(link: Link, arguments: dict[str, Any]) -> Reply:
     """Runs the model once and answers with what it found, best first."""
-    model, stream, path = (arguments.get(name) for name in ("model", "stream", "path"))
-    if (stream is None) == (path is None):
+    model: str = arguments["model"]
+    stream: str | None = arguments.get("stream")
+    path: str | None = arguments.get("path")
+    if stream is not None and path is None:
+        outcome = await _on_stream(link, model, stream)
+    elif path is not None and stream is None:
+        outcome = await _on_file(model, path)
+    else:
         raise InvalidRequest(
             "run_inference needs exactly one of stream and path, and has "
             + ("neither" if stream is None else "both"),
             "Give stream for what is in view now, or path for a file",
         )
-    if path is not None:
-        file = resolve_allowed(path)
-        outcome = await file_inference.run(model, file)
-        about = {"path": str(file)}
-    else:
-        outcome = await link.ask(lambda client: _on_stream(client, model, stream))
-        about = {"stream": stream}
     found = select(outcome.pop("detections"), arguments["min_score"], arguments["max_results"])
-    return answer(found | {"model": model} | about | outcome, rows="detections")
+    return answer(found | {"model": model} | outcome, rows="detections")
 
 
 def select(detections: Iterable[Row], min_score: float, max_results: int) -> Row:
@@ -76,7 +75,16 @@ def output(name: str, dtype: str, shape: Sequence[int], values: Iterable[float |
     return {"name": name, "dtype": dtype, "shape": list(shape), "values": shown[:MAX_VALUES]}
 
 
-async def _on_stream(client: AsyncClient, model: str, stream: str) -> Row:
+async def _on_stream(link: Link, model: str, stream: str) -> Row:
+    async def run(client: AsyncClient) -> Row:
+        outcome = await _run_once(client, model, stream)
+        return {"stream": stream} | outcome | await _size(client, stream)
+
+    async with link.turn(stream):
+        return await link.ask(run)
+
+
+async def _run_once(client: AsyncClient, model: str, stream: str) -> Row:
     try:
         # A little less than the whole: the answer shall say what took so long.
         result = await client.run_once(stream, model=model, timeout_s=TIME_LIMIT_S - 2)
@@ -88,9 +96,7 @@ async def _on_stream(client: AsyncClient, model: str, stream: str) -> Row:
         ) from error
     with result:
         result.raise_for_status()
-        outcome = _outcome(result)
-    size = await _size(client, stream)
-    return outcome | size
+        return _outcome(result)
 
 
 def _outcome(result: Result) -> Row:
@@ -114,6 +120,27 @@ def _outcome(result: Result) -> Row:
 
 def _values(result: Result, name: str, dtype: str) -> list[float | int]:
     return [] if dtype.startswith("complex") else result.first(name, MAX_VALUES)
+
+
+async def _on_file(model: str, path: str) -> Row:
+    file = resolve_allowed(path)
+    document = await file_inference.run(model, file)
+    first = document["results"][0]
+    if "error" in first:
+        raise from_wire(first["error"]["code"], f"model {model!r}: {first['error']['message']}")
+    outcome: Row = {
+        "path": str(file),
+        "detections": first.get("detections", []),
+        **{name: document[name] for name in ("version", "width", "height")},
+    }
+    if first["pts_s"] is not None:
+        outcome["time_s"] = round(first["pts_s"], 3)
+    if "tensors" in first:
+        outcome["outputs"] = [
+            output(name, each["dtype"], each["shape"], each["first"])
+            for name, each in first["tensors"].items()
+        ]
+    return outcome
 
 
 async def _size(client: AsyncClient, stream: str) -> Row:
