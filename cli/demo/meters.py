@@ -62,9 +62,10 @@ class Meters:
             return self._with_sockets(reading, os.getpid())
         pid = self._pids[part]
         if part == "daemon":
-            # It is not dumpable: it tells its own bytes, only its CPU time is for all to see.
-            io = self._client.status()["daemon"]["io"]
-            reading = Reading(self._reader.cpu_s(pid), io["rchar"] + io["wchar"])
+            # It is not dumpable, which hides its /proc files: it tells its own figures.
+            daemon = self._client.status()["daemon"]
+            io = daemon["io"]
+            reading = Reading(daemon["cpu_s"], io["rchar"] + io["wchar"])
         else:
             reading = self._reader.read(pid, self._video if part == "source" else None)
         return self._with_sockets(reading, pid)

@@ -94,7 +94,7 @@ class ProcessReader:
         """
         read, written = self._io(pid)
         position = self._position(pid, file) if file is not None else 0
-        return Reading(self.cpu_s(pid), read + written - position, position)
+        return Reading(self._cpu_s(pid), read + written - position, position)
 
     def read_self(self, terminal_nbytes: int) -> Reading:
         """A reading of this process without its `terminal_nbytes` and without measuring."""
@@ -103,8 +103,7 @@ class ProcessReader:
         times = os.times()
         return Reading(times.user + times.system, read + written - measured - terminal_nbytes)
 
-    def cpu_s(self, pid: int) -> float:
-        """User and system time of a process, in steps of a clock tick. Raises as `read` does."""
+    def _cpu_s(self, pid: int) -> float:
         fields = self._text(f"/proc/{pid}/stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) * _TICK_S
 

@@ -41,7 +41,12 @@ class Screen:
 
     @contextmanager
     def bar(self, text: str, total: int | None = None) -> Iterator[Bar]:
-        """A progress bar for one piece of work; a total of None moves to and fro."""
+        """A progress bar for one piece of work; a total of None moves to and fro.
+
+        Where there is no terminal, a line tells that it begins and one that it ended.
+        """
+        if not self._console.is_terminal:
+            self.say(f"{text}…")
         progress = Progress(
             TextColumn("{task.description}", table_column=Column(no_wrap=True)),
             BarColumn(bar_width=24),

@@ -6,14 +6,13 @@ from typing import Any
 
 from mcpd.cli.render import print_table
 
-_NOTE = "  bytes: rchar + wchar of /proc/PID/io, and what went through the control socket"
 _PACE_S = 0.5
 """A source that was held back for less kept its pace: single frames may always wait a little."""
 
 
 def print_tables(document: dict[str, Any]) -> None:
     """Prints to standard output what `make_document` made."""
-    print_table("mcpd demo", ("", ""), _summary(document))
+    print_table("mcpd demo", ("figure", "value"), _summary(document))
     counts = {**document["classes"], "all": document["all"]}
     print_table(
         f"Detections against true rectangles, IoU at least {document['match_iou']}",
@@ -37,7 +36,7 @@ def print_tables(document: dict[str, Any]) -> None:
         [
             (
                 part,
-                f"{cpu[part]:.2f}",
+                f"{cpu[part]:.3f}",
                 f"{use['read_and_written']:.0f}",
                 f"{use['control_socket']:.0f}",
             )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mcpd.cli.demo import comparison
 from mcpd.cli.demo.comparison import hand_over_as_json, hand_over_in_slots
 from mcpd.shm import connect
 from mcpd.shm.errors import McpdError
@@ -40,13 +41,13 @@ def test_a_slot_carries_none_of_the_frame(
 def test_a_frame_that_arrives_changed_is_noticed(
     frames: list[Picture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode = comparison.base64.b64encode
+    encode = base64.b64encode
 
     def spoil(data: memoryview) -> bytes:
         changed = np.array(data)
         changed[0, 0, 0] ^= 1
         return encode(changed.tobytes())
 
-    monkeypatch.setattr(comparison.base64, "b64encode", spoil)
+    monkeypatch.setattr(base64, "b64encode", spoil)
     with pytest.raises(McpdError, match="frame 0 arrived with mean"):
         hand_over_as_json(frames)

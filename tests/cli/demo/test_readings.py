@@ -113,7 +113,8 @@ def test_use_is_per_frame_between_first_and_last_reading() -> None:
         stretch.take(frames)
     use = stretch.use()
     assert use is not None
-    assert (use.cpu_ms, use.nbytes, use.file_nbytes) == (pytest.approx(50), 100, 10)
+    assert use.cpu_ms == pytest.approx(50)
+    assert (use.nbytes, use.file_nbytes) == (100, 10)
 
 
 def test_a_process_that_ended_keeps_its_last_reading(child: Child) -> None:
