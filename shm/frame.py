@@ -85,6 +85,7 @@ class Slot:
     ) -> None:
         self.core = core
         self.slot_nbytes = slot_nbytes
+        self._abandoned = False
         self._description: Description | None = None
         self._planes: Planes | None = None
         self._tensors: Tensors | None = None
@@ -199,6 +200,7 @@ class Slot:
     def abandon(self) -> None:
         """Gives the slot back unpublished. Idempotent; does nothing after publish."""
         self._planes = self._tensors = None
+        self._abandoned = True
         self.core.abandon()
 
     def __enter__(self) -> Self:
@@ -209,7 +211,7 @@ class Slot:
     ) -> None:
         if kind is not None:
             self.abandon()
-        elif not self.core.published:
+        elif not self.core.published and not self._abandoned:
             self.publish()
 
     def _owned(self) -> memoryview:
@@ -317,11 +319,16 @@ def _plane_views(buffer: memoryview, description: Description | None) -> Planes:
 
     if description is None:
         return ()
+    if not description.planes:
+        return ()
+    # An ndarray made of a buffer keeps its owner but gives the export back, and with it the pin;
+    # one from frombuffer holds the export. So all views are made of such a one.
+    whole = np.frombuffer(buffer, np.uint8)
     views = []
     for plane in description.planes:
         # Columns and samples are packed: only rows are apart.
         strides = (plane.stride, *plane.shape[2:], 1)
-        views.append(np.ndarray(plane.shape, np.uint8, buffer, plane.offset, strides))
+        views.append(np.ndarray(plane.shape, np.uint8, whole, plane.offset, strides))
     return tuple(views)
 
 
@@ -331,13 +338,14 @@ def _tensor_views(buffer: memoryview, description: Description | None) -> Tensor
     if description is None:
         return {}
     views: Tensors = {}
+    whole = np.frombuffer(buffer, np.uint8) if description.extent else None  # see _plane_views
     for tensor in description.tensors:
         if 0 in tensor.shape:
             # Nothing of the slot is looked at, and its offset may be the slot's end.
             views[tensor.name] = np.empty(tensor.shape, tensor.numpy_dtype)
             continue
         views[tensor.name] = np.ndarray(
-            tensor.shape, tensor.numpy_dtype, buffer, tensor.offset, tensor.strides
+            tensor.shape, tensor.numpy_dtype, whole, tensor.offset, tensor.strides
         )
     return views
 

@@ -142,7 +142,10 @@ class Result:
             import numpy as np
 
             self._arrays = {
-                name: np.ndarray(tensor.shape, tensor.numpy_dtype, data, 0, tensor.strides)
+                # frombuffer holds the export of a slot's memory, and so its pin; see frame.py.
+                name: np.ndarray(
+                    tensor.shape, tensor.numpy_dtype, np.frombuffer(data, "u1"), 0, tensor.strides
+                )
                 if len(data)
                 else np.empty(tensor.shape, tensor.numpy_dtype)
                 for name, (tensor, data) in self._parts.items()

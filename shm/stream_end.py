@@ -56,7 +56,7 @@ def raise_ended(name: str, code: int) -> NoReturn:
 
 
 def raise_closed(name: str, connection: Connection, reason: str = "") -> NoReturn:
-    """Raises StreamClosed for an end that was unmapped: by the caller, or because the session is over."""
+    """Raises StreamClosed for an end that was unmapped, by the caller or the session's end."""
     if reason or connection.lost:
         raise_ended(name, END_CODES[reason or "shutdown"])
     raise StreamClosed(f"this end of stream {name!r} was closed") from None
