@@ -141,4 +141,5 @@ def _describe(arguments: Any, path: Path) -> dict[str, TensorInfo]:
 def _reason(error: BaseException) -> str:
     """What ONNX Runtime said, in one line, without its prefix."""
     text = " ".join(str(error).split())
-    return text.removeprefix("[ONNXRuntimeError] : ")[:500]
+    # "[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : Load model from ..."
+    return text.removeprefix("[ONNXRuntimeError] : ").lstrip("0123456789 :").rstrip(".")[:500]

@@ -170,7 +170,7 @@ class ModelRunner:
         if description.kind != KIND_FRAME:
             held = f"{description.format} data" if description.format else "tensors"
             raise InvalidRequest(
-                f"model {self.config.name!r} takes images, the slot holds {held}",
+                f"the model takes images, the slot holds {held}",
                 "Publish frames in a pixel format, such as i420 or rgb24",
             )
         try:
@@ -222,9 +222,7 @@ class ModelRunner:
                 have = ", ".join(_describe(key, value) for key, value in given.items())
                 wanted = ", ".join(f"{key} {value}" for key, value in infos.items())
                 held = f"{description.format} frames" if description.format else "no tensors"
-                raise InvalidRequest(
-                    f"model {self.config.name!r} takes {wanted}; the slot holds {have or held}"
-                )
+                raise InvalidRequest(f"the model takes {wanted}; the slot holds {have or held}")
             inputs[name] = array if array.flags.c_contiguous else np.ascontiguousarray(array)
         return inputs
 
