@@ -55,9 +55,38 @@ class Bindings:
             raise InvalidRequest(f"wait_s is {message.wait_s}; it must be 0 to {MAX_WAIT_S:g}")
         stream = self._find_stream(session, message.stream)
         model = await self._supervisor.catalogue.find(message.model, message.version)
-        worker = await self._supervisor.ready(model, message.wait_s)
-        if stream.state != "live":
-            raise StreamClosed(f"stream {stream.name!r} has ended", reason="closed")
+        deadline = asyncio.get_running_loop().time() + message.wait_s
+        while True:
+            left_s = max(0.0, deadline - asyncio.get_running_loop().time())
+            worker = await self._supervisor.ready(model, left_s)
+            if stream.state != "live":
+                raise StreamClosed(f"stream {stream.name!r} has ended", reason="closed")
+            try:
+                return await self._attach(session, stream, model, worker, message)
+            except (WorkerDied, StreamClosed):
+                # Only a worker that died in the middle of it is worth another try, with the next.
+                if worker.open or not session.open:
+                    raise
+
+    def run_once(self, session: Session, message: RunOnce) -> Answer:
+        """Runs a `once` binding on the newest frame of its stream."""
+        binding = self._registry.reader_of(session, message.reader).stream.binding
+        if binding is None or not binding.once:
+            raise InvalidRequest(
+                f"reader {message.reader} does not read results that were opened with once",
+                "Open them with once=True.",
+            )
+        binding.session.send(Run(binding=binding.id, trace_id=message.trace_id))
+        return Answer()
+
+    async def _attach(
+        self,
+        session: Session,
+        stream: Stream,
+        model: Model,
+        worker: Session,
+        message: OpenResults,
+    ) -> Answer:
         binding = self._binding(stream, model, worker, message)
         binding.callers += 1
         try:
@@ -74,17 +103,6 @@ class Bindings:
             "labels": list(model.labels),
         }
         return Answer(result, answer.fds)
-
-    def run_once(self, session: Session, message: RunOnce) -> Answer:
-        """Runs a `once` binding on the newest frame of its stream."""
-        binding = self._registry.reader_of(session, message.reader).stream.binding
-        if binding is None or not binding.once:
-            raise InvalidRequest(
-                f"reader {message.reader} does not read results that were opened with once",
-                "Open them with once=True.",
-            )
-        binding.session.send(Run(binding=binding.id, trace_id=message.trace_id))
-        return Answer()
 
     def _find_stream(self, session: Session, name: str) -> Stream:
         stream = self._registry.find_stream(name)

@@ -26,7 +26,7 @@ log = logging.getLogger("mcpd.daemon")
 
 MIN_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 10.0
-SERVED_S = 10.0
+SERVED_S = 1.0
 """A worker that lived so long after it was ready starts its successor's back-off anew."""
 GRACE_S = 3.0
 """How long workers may finish a frame when the daemon stops."""
@@ -75,7 +75,8 @@ class Supervisor:
             self._start(model)
         deadline = self._loop.time() + wait_s
         while True:
-            if model.state == "ready" and model.session is not None:
+            # A worker's socket closes a moment before its exit is noticed.
+            if model.state == "ready" and model.session is not None and model.session.open:
                 return model.session
             if model.state in ("failed", "broken") or self._stopping:
                 raise ModelFailed(

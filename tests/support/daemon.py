@@ -16,6 +16,8 @@ from types import TracebackType
 
 import psutil
 
+from mcpd.shm.segment import process_start_ticks
+
 START_TIMEOUT_S = 30.0
 """A machine with two busy cores starts Python in well under this."""
 
@@ -70,7 +72,7 @@ class RunningDaemon:
         self.lines: list[str] = []
         self._ready = threading.Event()
         self._log: threading.Thread | None = None
-        self._seen: dict[int, float] = {}
+        self._seen: dict[int, int] = {}
 
     @property
     def pid(self) -> int:
@@ -112,19 +114,22 @@ class RunningDaemon:
         except psutil.NoSuchProcess:
             found = []
         for child in found:
-            self._seen[child.pid] = child.create_time()
+            self.note(child.pid)
         return found
+
+    def note(self, pid: int) -> None:
+        """Takes down a process that must be gone when the daemon is."""
+        ticks = process_start_ticks(pid)
+        if ticks is not None:
+            self._seen[pid] = ticks
 
     def leftovers(self) -> list[str]:
         """What is left of it: processes seen as its children, names in /dev/shm."""
-        left = []
-        for pid, since in self._seen.items():
-            try:
-                process = psutil.Process(pid)
-                if process.create_time() == since and process.status() != psutil.STATUS_ZOMBIE:
-                    left.append(f"process {pid}: {' '.join(process.cmdline())}")
-            except psutil.NoSuchProcess:
-                continue
+        left = [
+            f"process {pid}: {_command(pid)}"
+            for pid, ticks in self._seen.items()
+            if process_start_ticks(pid) == ticks
+        ]
         prefix = f"mcpd.{os.geteuid()}.{self.pid}."
         return left + [f"/dev/shm/{n}" for n in os.listdir("/dev/shm") if n.startswith(prefix)]
 
@@ -181,3 +186,10 @@ class RunningDaemon:
         wait_until(lambda: not self.leftovers(), STOP_TIMEOUT_S, f"gone: {self.leftovers()}")
         self.process = None
         return status
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return "just ended"
