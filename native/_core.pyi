@@ -91,7 +91,7 @@ class WriteSlot:
     model_version: int
     flags: int
     status: int
-    def describe(self, description: bytes) -> None:
+    def describe(self, description: Buffer) -> None:
         """Sets the slot's description: the first bytes of struct mcpd_description, at least 128."""
 
     def publish(self) -> int:
@@ -197,9 +197,9 @@ class Reader:
     def next(self, timeout_s: float | None = None) -> PinnedSlot | None:
         """The next frame by the policy; None when none came in time (0: does not wait).
 
-        Raises BufferError when all pins are in use, StreamEnded when nothing is left to come, OSError
-        with errno EBADMSG when what the writer left in shared memory makes no sense. While armed, a
-        call that finds nothing drains fileno() and leaves the reader armed.
+        Raises BufferError when all pins are in use, StreamEnded when nothing is left to come,
+        OSError with errno EBADMSG when what the writer left in shared memory makes no sense. While
+        armed, a call that finds nothing drains fileno() and leaves the reader armed.
         """
 
     def arm(self) -> bool:
