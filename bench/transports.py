@@ -44,6 +44,7 @@ class Transport(Protocol):
 
     def receive(self) -> tuple[int, int, int]:
         """Sleeps until a frame is there: (time awake, time stamped, index)."""
+        ...
 
     def close(self) -> None:
         """Lets go, in each process that opened it and in the one that made it. Idempotent."""

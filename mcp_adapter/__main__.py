@@ -35,8 +35,8 @@ def main() -> None:
 
         output = stdio.WireOutput(wire_out, on_closed=lambda: os._exit(0))
         anyio.run(serve, stdio.WireInput(wire_in), output)
-    except Exception:
-        sys.excepthook(*sys.exc_info())
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     sys.stderr.flush()
     # Not a return: the interpreter would wait for threads that still wait for the daemon.

@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import IO, Any
 
 import anyio
 import mcp_types as types
@@ -63,14 +63,20 @@ def text_of(result: types.CallToolResult) -> str:
     return block.text
 
 
-def start_adapter(socket: str, **popen: Any) -> subprocess.Popen[bytes]:
-    """The adapter with pipes to write raw bytes to; for the caller to wait for."""
+def start_adapter(
+    socket: str,
+    *,
+    stdin: int | IO[Any] | None = subprocess.PIPE,
+    stdout: int | None = subprocess.PIPE,
+    preexec_fn: Callable[[], None] | None = None,
+) -> subprocess.Popen[bytes]:
+    """The adapter as a process, by default with pipes for raw bytes; for the caller to wait for."""
     return subprocess.Popen(
         COMMAND,
-        stdin=popen.pop("stdin", subprocess.PIPE),
-        stdout=popen.pop("stdout", subprocess.PIPE),
+        stdin=stdin,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         env={**os.environ, "MCPD_SOCKET": socket},
         cwd="/",
-        **popen,
+        preexec_fn=preexec_fn,
     )
