@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from mcpd.shm import Client, connect
 from tests.support.daemon import RunningDaemon
-from tests.support.models import write_test_models
+from tests.support.models import write_repository
 
 WIDTH, HEIGHT, FRAMES = 1920, 1080, 30
 LARGE_COPY_NBYTES = 64 * 1024
@@ -48,15 +48,13 @@ def page_frames(pid: int, mapping: Mapping, pages: int) -> list[int]:
 
 def bytes_through_io(pid: int) -> int:
     """Bytes that a process moved by read and write calls since its start."""
-    counters = dict(
-        line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines()
-    )
+    counters = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
     return int(counters["rchar"]) + int(counters["wchar"])
 
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    return write_test_models(tmp_path / "models")
+    return write_repository(tmp_path / "models")
 
 
 @pytest.fixture
