@@ -92,7 +92,7 @@ def write_annotated(
                 annotate(picture, clip.truth[index], found, f"{title} · frame {index}")
                 if index == len(detections) // 2:
                     write_still(picture, still)
-                shown = video_frame(picture.resize(VIDEO_SIZE), index, clip.fps)
+                shown = video_frame(picture, VIDEO_SIZE, index, clip.fps)
                 target.mux(stream.encode(shown))
                 progress(index + 1, len(detections))
             target.mux(stream.encode(None))

@@ -139,14 +139,14 @@ def add_video_stream(container: Any, size: tuple[int, int], fps: int) -> Any:
     return stream
 
 
-def video_frame(picture: Image, index: int, fps: int) -> Any:
-    """An RGB picture as frame number `index` of a stream by `add_video_stream`."""
+def video_frame(picture: Image, size: tuple[int, int], index: int, fps: int) -> Any:
+    """An RGB picture, scaled to `size`, as frame `index` of a stream by `add_video_stream`."""
     import av
     import numpy as np
     from av.video.reformatter import ColorRange, Colorspace
 
     frame = av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24").reformat(
-        format="yuv420p", dst_colorspace=Colorspace.ITU709, dst_color_range=ColorRange.MPEG
+        *size, "yuv420p", dst_colorspace=Colorspace.ITU709, dst_color_range=ColorRange.MPEG
     )
     frame.pts, frame.time_base = index, Fraction(1, fps)
     return frame
@@ -211,7 +211,7 @@ def _encode(path: Path, drawn: Iterator[Image], frames: int, progress: Progress)
     with av.open(path, "w", format="mp4", options={"movflags": "+faststart"}) as container:
         stream = add_video_stream(container, (WIDTH, HEIGHT), FPS)
         for index, picture in enumerate(drawn):
-            container.mux(stream.encode(video_frame(picture, index, FPS)))
+            container.mux(stream.encode(video_frame(picture, (WIDTH, HEIGHT), index, FPS)))
             progress(index + 1, frames)
         container.mux(stream.encode(None))
 

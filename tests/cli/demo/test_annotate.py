@@ -58,7 +58,7 @@ def make_clip(folder: Path, frames: int) -> Clip:
         stream = add_video_stream(container, (320, 240), 30)
         for index in range(frames):
             picture = Image.new("RGB", (320, 240), (index * 20, 0, 0))
-            container.mux(stream.encode(video_frame(picture, index, 30)))
+            container.mux(stream.encode(video_frame(picture, picture.size, index, 30)))
         container.mux(stream.encode(None))
     return Clip(path, 320, 240, 30, [dict(TRUTH) for _ in range(frames)])
 
