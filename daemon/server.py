@@ -144,6 +144,7 @@ class Server:
         if session.greeted:
             log.info("%s ended", session)
         self._registry.revoke(session)
+        self._supervisor.lost(session)
         if not self._registry.holds_anything(session) or not session.peer.alive():
             self._process_gone(session)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import time
@@ -261,6 +262,11 @@ class Session:
 
     def _reply_failure(self, message: Message, error: Exception) -> None:
         """This is the outermost loop for whatever a request sets off: the daemon lives on."""
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            error = LimitExceeded(
+                f"the daemon has no file descriptors left ({error.strerror})",
+                "Close streams or readers, or raise its limit of open files (ulimit -n).",
+            )
         if not isinstance(error, McpdError):
             name = type(message).__struct_config__.tag
             log.error("%s request=%s failed", self, name, exc_info=error)

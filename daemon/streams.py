@@ -147,11 +147,18 @@ class Streams:
         self, session: Session, name: str, spec: StreamSpec, slot_nbytes: int
     ) -> Stream:
         number = self._registry.next_id()
-        if spec.memory == "posix":
-            self._registry.reaper.own(segment.posix_name(self._owner, number))
-        control, payload, counters = await asyncio.to_thread(
-            self._make_objects, number, name, spec, slot_nbytes
-        )
+        shm_name = segment.posix_name(self._owner, number)
+        wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            if spec.memory == "posix":
+                self._registry.reaper.own(shm_name)
+            control, payload, counters = await asyncio.to_thread(
+                self._make_objects, number, name, spec, slot_nbytes
+            )
+        except BaseException:
+            os.close(wake_fd)
+            self._registry.reaper.disown(shm_name)
+            raise
         return Stream(
             id=number,
             name=name,
@@ -161,7 +168,7 @@ class Streams:
             control=control,
             payload=payload,
             counters=counters,
-            wake_fd=os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK),
+            wake_fd=wake_fd,
             hidden=name.startswith("~"),
         )
 

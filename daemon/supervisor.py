@@ -62,7 +62,11 @@ class Supervisor:
             if model.state in ("stopped", "failed") and (every or self._settings.wants(model.name)):
                 model.failures = 0
                 self._start(model)
-        return [model.name for model in models]
+        names = [model.name for model in models]
+        if self._settings.load not in ("all", "none"):
+            for name in sorted(set(self._settings.load.split(",")) - set(names)):
+                log.warning("model=%s is to be loaded and is not in the repository", name)
+        return names
 
     async def ready(self, model: Model, wait_s: float) -> Session:
         """The worker's session once the model is loaded; starts it if it was not asked for yet.
@@ -156,6 +160,12 @@ class Supervisor:
             "model=%s worker pid=%d ended: %s; next in %g s", model.name, process.pid, how, delay_s
         )
         model.retry = self._loop.call_later(delay_s, self._start, model)
+
+    def lost(self, session: Session) -> None:
+        """A worker's session is over. One that lives on without it serves nobody: it is killed."""
+        model = self._by_session.get(session.number)
+        if model is not None and model.process is not None and not self._stopping:
+            model.process.kill()
 
     def worker_state(self, session: Session, message: WorkerState) -> None:
         """A worker says that its model is loaded, or why not."""

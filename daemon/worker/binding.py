@@ -7,11 +7,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from mcpd.daemon.worker.pipeline import ModelRunner
+from mcpd.shm.bundle import Description, TensorSpec, describe_tensors
 from mcpd.shm.connection import Connection
 from mcpd.shm.errors import STATUS_CODES, LimitExceeded, McpdError, StreamClosed, WouldBlock
 from mcpd.shm.frame import Frame, Slot
@@ -174,7 +178,7 @@ class Binding:
         try:
             tensors = runner.run(frame)
             slot.finish_ns = time.monotonic_ns()
-            slot.set_tensors(tensors)
+            _fill(slot, tensors)
         except Exception as error:
             # The outermost loop for whatever a model does to a frame: only that frame fails.
             counters.errors += 1
@@ -227,6 +231,23 @@ def _create(connection: Connection, name: str, result_nbytes: int) -> ResultsWri
         results.close()
         raise
     return results
+
+
+def _fill(slot: Slot, tensors: dict[str, NDArray[Any]]) -> None:
+    """As Slot.set_tensors, with what it works out kept for the next result of the same shapes."""
+    key = tuple((name, array.dtype, array.shape) for name, array in tensors.items())
+    description = _description(key)
+    slot.describe(description)
+    if not description.extent:
+        slot.nbytes = 0
+    views = slot.tensors
+    for name, array in tensors.items():
+        views[name][...] = array
+
+
+@lru_cache(maxsize=1024)
+def _description(tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]) -> Description:
+    return describe_tensors({name: TensorSpec(dtype.name, shape) for name, dtype, shape in tensors})
 
 
 def _describe_failure(slot: Slot, frame: Frame, error: Exception) -> None:
