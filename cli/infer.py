@@ -31,6 +31,21 @@ if TYPE_CHECKING:
 IN_FLIGHT = 4
 """Frames that wait for the model while the next one is decoded."""
 
+SELF_CONTAINED = ",".join(
+    (
+        *("3gp", "asf", "avi", "av1", "flv", "gif", "h264", "hevc", "image2", "ivf", "m4v"),
+        *("matroska", "mjpeg", "mov", "mp4", "mpeg", "mpegts", "mpegvideo", "mxf", "nut", "obu"),
+        *("ogg", "rm", "vc1", "webm", "wtv", "yuv4mpegpipe", "bmp_pipe", "dpx_pipe", "exr_pipe"),
+        *("gif_pipe", "hdr_pipe", "j2k_pipe", "jpeg_pipe", "jpegls_pipe", "jpegxl_anim"),
+        *("jpegxl_pipe", "pam_pipe", "pbm_pipe", "pcx_pipe", "pgm_pipe", "png_pipe", "ppm_pipe"),
+        *("psd_pipe", "qoi_pipe", "sgi_pipe", "tiff_pipe", "webp_pipe"),
+    )
+)
+"""FFmpeg's formats whose files hold the pictures themselves. Playlists are left out: they have
+other files and addresses opened, which whoever allowed this file need not have allowed."""
+
+_OPTIONS = {"format_whitelist": SELF_CONTAINED}
+
 
 @click.command()
 @click.argument("model")
@@ -90,7 +105,7 @@ def command(
     """
     from mcpd.shm.video import open_video
 
-    with invocation.connect() as client, open_video(file) as video:
+    with invocation.connect() as client, open_video(file, options=_OPTIONS) as video:
         pictures = itertools.islice(_from_time(video, from_s), frames)
         with _open_requests(client, model, video, timeout_s) as requests:
             results = list(_run(requests, pictures, timeout_s))

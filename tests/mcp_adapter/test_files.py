@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from PIL import Image
 
 from mcpd.mcp_adapter import file_inference
 from mcpd.shm.errors import McpdError, TimedOut
+from tests.cli.clips import write_video
 from tests.support.adapter import answered, connected, refused
 from tests.support.daemon import RunningDaemon, wait_until
 
@@ -71,6 +73,23 @@ def test_file_that_is_no_picture_is_an_error_whatever_its_name(
     text = look(running, media, "--json; $(reboot).mp4", model="trivial", wanted=refused)
     assert text.startswith("error: ")
     assert "$(reboot).mp4" in text
+
+
+def test_playlist_does_not_lead_out_of_the_roots(
+    running: RunningDaemon, media: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    secret = write_video(
+        tmp_path_factory.mktemp("elsewhere") / "secret.ts", [RED] * 30, codec="mpeg2video"
+    )
+    (media / "list.m3u8").write_text(
+        f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{secret}\n#EXT-X-ENDLIST\n"
+    )
+    (media / "list.mp4").write_text(f"ffconcat version 1.0\noption safe 0\nfile {secret}\n")
+    shutil.copy(secret, media / "allowed.ts")
+    assert look(running, media, "allowed.ts", model="tiny-image")["counts"] == {"red": 1}
+    for name in ("list.m3u8", "list.mp4"):
+        text = look(running, media, name, model="tiny-image", wanted=refused)
+        assert text.startswith("error: invalid")
 
 
 def test_unknown_model_is_an_error_to_read(running: RunningDaemon, media: Path) -> None:
