@@ -37,6 +37,7 @@ from mcpd.cli.options import Invocation, json_option, pass_invocation, socket_op
     type=click.IntRange(min=2),
     default=8,
     show_default=True,
+    metavar="N",
     help="Slots of the stream: more give slow readers more room.",
 )
 @click.option(

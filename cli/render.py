@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 PLAIN_WIDTH = 100
 """Columns of a table that goes to a file or pipe, where there is no terminal to ask."""
+NAME_WIDTH = 32
+"""A first column up to this is never folded: others make room for it."""
 
 
 def print_table(
@@ -31,12 +34,20 @@ def print_table(
         target.print(Text(f"{title}: {empty}\n"))
         return
     target.print(Text(title, style="bold"))
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="")
-    for column in columns:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+        header_style="",
+    )
+    name_width = min(NAME_WIDTH, max(len(row[0]) for row in cells))
+    for number, column in enumerate(columns):
         table.add_column(
             column.removeprefix(">"),
             justify="right" if column.startswith(">") else "left",
             overflow="fold",
+            min_width=None if number else name_width,
         )
     for row in cells:
         table.add_row(*(Text(cell) for cell in row))
@@ -45,12 +56,12 @@ def print_table(
 
 
 def console() -> Console:
-    """A rich console on standard output: the terminal's width, or PLAIN_WIDTH without one."""
+    """A rich console on standard output: as wide as the terminal or $COLUMNS, else PLAIN_WIDTH."""
     from rich.console import Console
 
     return Console(
         file=sys.stdout,
-        width=None if sys.stdout.isatty() else PLAIN_WIDTH,
+        width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH,
         highlight=False,
         emoji=False,
     )
@@ -62,7 +73,7 @@ def format_bytes(nbytes: float) -> str:
         if abs(nbytes) < 1024:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
         nbytes /= 1024
-    return f"{nbytes:.1f} {_BYTE_UNITS[-1]}"
+    return f"{nbytes:.0f} {_BYTE_UNITS[-1]}"
 
 
 def format_duration(seconds: float) -> str:

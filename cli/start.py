@@ -28,10 +28,22 @@ from mcpd.cli.options import Invocation, json_option, pass_invocation, socket_op
     default="info",
     show_default=True,
 )
+@click.option(
+    "--memory-limit",
+    metavar="BYTES",
+    help="Most memory of all streams together, such as 2G.  [default: $MCPD_MEMORY_LIMIT, else as "
+    "much as the machine has]",
+)
 @json_option("Log as JSON lines.")
 @socket_option
 @pass_invocation
-def command(invocation: Invocation, models: str | None, load: str, log_level: str) -> None:
+def command(
+    invocation: Invocation,
+    models: str | None,
+    load: str,
+    log_level: str,
+    memory_limit: str | None,
+) -> None:
     """Run the daemon in the foreground.
 
     It prints "mcpd ready on SOCKET" to standard error when it serves. SIGTERM, Ctrl-C and
@@ -48,6 +60,8 @@ def command(invocation: Invocation, models: str | None, load: str, log_level: st
     arguments = ["--load", load, "--log-level", log_level]
     if models:
         arguments += ["--models", models]
+    if memory_limit:
+        arguments += ["--memory-limit", memory_limit]
     if invocation.socket:
         arguments += ["--socket", invocation.socket]
     if invocation.json:

@@ -71,11 +71,10 @@ def print_models(models: list[Row]) -> None:
 def _print_streams(streams: list[Row]) -> None:
     print_table(
         "streams",
-        ("name", "kind", "size", ">fps", ">frames", ">readers", ">memory", "writer"),
+        ("name", "size", ">fps", ">frames", ">readers", ">memory", "writer"),
         [
             (
                 stream["name"],
-                stream["kind"],
                 format_size(stream["width"], stream["height"], stream["format"]),
                 f"{stream['fps']:.1f}",
                 stream["published"],

@@ -42,7 +42,7 @@ def command(invocation: Invocation, timeout_s: float) -> None:
         process = os.pidfd_open(pid)
         try:
             client.stop()
-            _wait_until_gone(process, pid, timeout_s)
+            wait_until_gone(process, pid, timeout_s)
         finally:
             os.close(process)
     seconds = (time.monotonic_ns() - begun_ns) / 1e9
@@ -52,7 +52,12 @@ def command(invocation: Invocation, timeout_s: float) -> None:
         click.echo(f"mcpd stopped (pid {pid}, {format_duration(seconds)})")
 
 
-def _wait_until_gone(process: int, pid: int, timeout_s: float) -> None:
+def wait_until_gone(process: int, pid: int, timeout_s: float) -> None:
+    """Waits for the end of a process, given as a pidfd.
+
+    Raises:
+        TimedOut: It did not end in time.
+    """
     ready = select.poll()
     ready.register(process, select.POLLIN)
     if not ready.poll(timeout_s * 1000):

@@ -13,8 +13,7 @@ from mcpd.shm.errors import McpdError
 from mcpd.shm.frame import FLAG_KEYFRAME
 
 if TYPE_CHECKING:
-    from mcpd.shm.client import Client
-    from mcpd.shm.stream import WriterStream
+    from mcpd.shm import Client, WriterStream
     from mcpd.shm.video import Picture, Video
 
 CONNECT_TIMEOUT_S = 5.0
@@ -78,6 +77,8 @@ class Player:
             McpdError: The source cannot be opened or is damaged, or the stream cannot be made. What
                 was decoded before the damage has been published.
         """
+        import numpy  # noqa: F401  # now, not while the first frame of a camera waits for it
+
         from mcpd.shm.client import Client, open_socket
         from mcpd.shm.paths import resolve_socket
         from mcpd.shm.video import open_video
@@ -121,6 +122,7 @@ class Player:
             range=video.range,
             rotation=video.rotation,
             slots=settings.slots,
+            holds=1,  # the decoder's reference frames are its own, not slots
         )
 
     def _wait_for_readers(self, stream: WriterStream) -> None:
@@ -151,7 +153,7 @@ class Player:
             if picture.frame.key_frame:
                 slot.flags = FLAG_KEYFRAME
             if self._pace is not None:
-                _sleep_until(self._pace.due_ns(slot.pts_ns, decoded_ns))
+                _sleep_until(self._pace.due_ns(slot.pts_ns, time.monotonic_ns()))
         counts.frames += 1
         counts.nbytes += slot.nbytes
         counts.readers = len(stream.readers)

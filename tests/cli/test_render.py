@@ -16,7 +16,13 @@ from mcpd.cli.render import (
 
 @pytest.mark.parametrize(
     ("nbytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (6 << 20, "6.0 MiB"), (3 << 60, "3072.0 PiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (6 << 20, "6.0 MiB"),
+        (3 << 60, "3072 PiB"),
+    ],
 )
 def test_bytes_are_shown_in_their_largest_unit(nbytes: int, text: str) -> None:
     assert format_bytes(nbytes) == text
