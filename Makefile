@@ -29,7 +29,7 @@ lint: $(stamp)
 	@$(bin)/ruff check .
 	@$(bin)/ruff format --check -q .
 	@$(bin)/mypy --strict
-	@$(bin)/pyright
+	@$(bin)/pyright --pythonpath $(bin)/python
 
 install: $(stamp)
 

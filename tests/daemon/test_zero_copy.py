@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from mcpd.shm import Client, connect
 from tests.support.daemon import RunningDaemon
 from tests.support.models import write_repository
@@ -130,7 +131,7 @@ def test_under_4_KiB_a_frame_go_through_reads_and_writes(running: RunningDaemon)
 STREAMING = """
 import os, sys
 from mcpd.shm import connect
-socket, model, frames, copies = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "copies"
+socket, model, frames, copies = *sys.argv[1:3], int(sys.argv[3]), sys.argv[4:] == ["copies"]
 log = os.environ["MCPD_COPY_LOG"]
 with connect(socket) as client, client.create_stream(
     "cam0", width=1920, height=1080, format="rgb24"
@@ -148,18 +149,15 @@ with connect(socket) as client, client.create_stream(
 
 
 def large_copies(tmp_path: Path, models: Path, model: str, *, copies: bool) -> list[str]:
-    """Streams FRAMES frames with memcpy interposed in client, daemon and worker; the log's lines."""
+    """The log of memcpy interposed in client, daemon and worker while FRAMES frames go by."""
     library, log = tmp_path / "copies.so", tmp_path / "copies.log"
-    subprocess.run(
-        ["gcc", "-std=c11", "-O2", "-fPIC", "-shared", "-fno-builtin"]
-        + ["-o", str(library), str(SUPPORT / "copies.c"), "-ldl"],
-        check=True,
-    )
+    build = ["gcc", "-std=c11", "-O2", "-fPIC", "-shared", "-fno-builtin", "-o"]
+    subprocess.run([*build, library, SUPPORT / "copies.c", "-ldl"], check=True)
     env = {**os.environ, "LD_PRELOAD": str(library), "MCPD_COPY_LOG": str(log)}
     with RunningDaemon(tmp_path, models=models, env=env) as daemon:
         done = subprocess.run(
-            [sys.executable, "-P", "-c", STREAMING]
-            + [str(daemon.socket), model, str(FRAMES), "copies" if copies else "clean"],
+            [sys.executable, "-P", "-c", STREAMING, str(daemon.socket), model, str(FRAMES)]
+            + (["copies"] if copies else []),
             env=env,
             capture_output=True,
             text=True,
