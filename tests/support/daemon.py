@@ -71,6 +71,7 @@ class RunningDaemon:
         self.process: subprocess.Popen[str] | None = None
         self.lines: list[str] = []
         self._ready = threading.Event()
+        self._serves = False
         self._log: threading.Thread | None = None
         self._seen: dict[int, int] = {}
 
@@ -89,12 +90,13 @@ class RunningDaemon:
         """Starts it and returns when it serves; AssertionError with its stderr when it does not."""
         assert self.process is None, "the daemon runs already"
         self._ready.clear()
+        self._serves = False
         self.process = subprocess.Popen(
             self.command, env=self.env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         self._log = threading.Thread(target=self._read_log, args=(self.process,), daemon=True)
         self._log.start()
-        if not self._ready.wait(START_TIMEOUT_S) or self.process.poll() is not None:
+        if not self._ready.wait(START_TIMEOUT_S) or not self._serves:
             self._end(signal.SIGKILL)
             raise AssertionError(f"the daemon did not start; its stderr:\n{self.stderr}")
         return self
@@ -161,8 +163,9 @@ class RunningDaemon:
         for line in process.stderr:
             self.lines.append(line)
             if line.startswith("mcpd ready"):
+                self._serves = True
                 self._ready.set()
-        self._ready.set()
+        self._ready.set()  # at the end of its stderr too: it did not come that far
 
     def _end(self, signum: int) -> int:
         assert self.process is not None, "the daemon was not started"
