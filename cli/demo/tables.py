@@ -66,7 +66,7 @@ def _summary(document: dict[str, Any]) -> list[tuple[str, str]]:
     held_back = document["held_back_s"]
     pace = "as fast as it decodes" if clip["max_speed"] else f"{clip['fps']} a second"
     if held_back > _PACE_S:
-        pace += f"; the detector held the source back for {held_back:.1f} s"
+        pace += f", held back to {document['frames_per_s']:.1f} by the detector"
     others = ", ".join(f"{label} {n}" for label, n in document["other_labels"].items())
     video = document["video_file_bytes_per_frame"]
     return [
