@@ -24,6 +24,7 @@ def write_video(
     """A video with one frame of each colour, in order; the container is chosen by the name."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=fps)
+        assert isinstance(stream, av.VideoStream)
         stream.width, stream.height = width, height
         stream.pix_fmt = "yuv420p"
         stream.bit_rate = 2_000_000

@@ -51,7 +51,8 @@ def test_first_line_of_each_help_is_the_one_in_the_table() -> None:
         for name, line in COMMANDS.items():
             command = commands.get_command(context, name)
             assert command is not None
-            assert command.get_short_help_str(limit=200) == line.removesuffix("."), name
+            first = command.get_short_help_str(limit=200)  # some releases of click drop the stop
+            assert first.removesuffix(".") == line.removesuffix("."), name
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -10,7 +10,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
 def test_page_is_the_commands_own_help() -> None:
-    assert PAGE.read_text() == reference(), "run: python -m mcpd.cli.reference > docs/cli.md"
+    # Word for word; releases of click break lines differently.
+    written, said = PAGE.read_text().split(), reference().split()
+    assert written == said, "run: python -m mcpd.cli.reference > docs/cli.md"
 
 
 def test_page_names_every_command_and_subcommand() -> None:

@@ -100,10 +100,14 @@ def test_the_clip_is_made_once(cache: Path) -> None:
     assert again.path.stat().st_mtime_ns == made
 
 
-def test_another_recipe_makes_another_clip(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = cached_clip(cache, 1, silent)
+def test_another_recipe_makes_a_clip_in_place_of_the_old_one(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = cached_clip(cache, 2, silent)
     monkeypatch.setattr(clips, "RECIPE", clips.RECIPE + 1)
-    assert cached_clip(cache, 1, silent).path != before.path
+    after = cached_clip(cache, 2, silent)
+    assert after.path.exists()
+    assert not before.path.exists()
 
 
 def test_the_same_recipe_gives_the_same_bytes(tmp_path: Path, cache: Path) -> None:

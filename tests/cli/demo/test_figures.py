@@ -27,7 +27,7 @@ TABLE = Detection(0.0, 0.0, 640.0, 480.0, 0.5, "dining table", 67)
 def make_streamed(frames: int = FRAMES) -> Streamed:
     return Streamed(
         max_speed=False,
-        detections=[[PERSON, CUP, TABLE] for _ in range(frames)],
+        detections={index: [PERSON, CUP, TABLE] for index in range(frames)},
         seconds=1.0,
         handover_ms=[0.1] * frames,
         latency_ms=[float(n) for n in range(frames)],

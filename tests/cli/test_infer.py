@@ -1,0 +1,136 @@
+"""infer: a model on pictures and videos, decoded straight into request slots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.clips import BLUE, GREEN, RED, write_picture, write_video
+from tests.cli.command import run_mcpd
+from tests.support.daemon import RunningDaemon
+from tests.support.models import write_trivial
+
+CLIP = [RED, GREEN, BLUE] * 5
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    return write_video(tmp_path / "clip.mp4", CLIP)
+
+
+def labels(document: dict[str, object]) -> list[list[str]]:
+    results = document["results"]
+    assert isinstance(results, list)
+    return [[found["label"] for found in result["detections"]] for result in results]
+
+
+def test_picture_gives_a_table_of_what_is_in_it(daemon: RunningDaemon, tmp_path: Path) -> None:
+    picture = write_picture(tmp_path / "green.png", GREEN, width=33, height=21)
+    ran = run_mcpd("infer", "tiny-image", str(picture), socket=daemon.socket)
+    assert (ran.status, ran.err) == (0, "")
+    assert "33x21" in ran.out
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("green")]
+    assert line.split() == ["green", "1.00", "0.0", "0.0", "33.0", "21.0"]
+
+
+def test_picture_gives_a_document_with_json(daemon: RunningDaemon, tmp_path: Path) -> None:
+    picture = write_picture(tmp_path / "red.png", RED)
+    ran = run_mcpd("infer", "tiny-image", str(picture), "--json", socket=daemon.socket)
+    assert (ran.status, ran.err) == (0, "")
+    document = ran.document
+    (result,) = document.pop("results")
+    assert document.pop("latency_ms") > 0
+    assert document == {
+        "file": str(picture),
+        "model": "tiny-image",
+        "version": 1,
+        "width": 64,
+        "height": 48,
+    }
+    assert result["latency_ms"] > 0
+    assert result["detections"] == [{"label": "red", "score": 1.0, "box": [0, 0, 64, 48]}]
+
+
+def test_video_gives_its_first_frame_unless_told_otherwise(
+    daemon: RunningDaemon, clip: Path
+) -> None:
+    ran = run_mcpd("infer", "tiny-image", str(clip), "--json", socket=daemon.socket)
+    assert labels(ran.document) == [["red"]]
+
+
+def test_more_frames_than_are_in_flight_come_in_order(daemon: RunningDaemon, clip: Path) -> None:
+    words = ("infer", "tiny-image", str(clip), "--frames", "100", "--json")
+    ran = run_mcpd(*words, socket=daemon.socket)
+    assert labels(ran.document) == [["red"], ["green"], ["blue"]] * 5
+    stamps = [result["pts_s"] for result in ran.document["results"]]
+    assert stamps == [round(number * 0.04, 6) for number in range(len(CLIP))]
+
+
+def test_time_says_where_to_begin(daemon: RunningDaemon, clip: Path) -> None:
+    words = ("infer", "tiny-image", str(clip), "--time", "0.3", "--frames", "2")
+    ran = run_mcpd(*words, socket=daemon.socket)
+    assert ran.status == 0
+    first, second = ran.out.splitlines()
+    assert first.startswith("00:00.320")
+    assert "blue" in first
+    assert "red" in second
+
+
+def test_time_behind_the_end_is_an_error(daemon: RunningDaemon, clip: Path) -> None:
+    ran = run_mcpd("infer", "tiny-image", str(clip), "--time", "60", socket=daemon.socket)
+    assert ran.status == 1
+    assert "no frame at 60 s" in ran.err
+
+
+def test_min_score_leaves_the_others_out(daemon: RunningDaemon, tmp_path: Path) -> None:
+    picture = write_picture(tmp_path / "dim.png", (150, 0, 0))
+    words = ("infer", "tiny-image", str(picture), "--json")
+    assert labels(run_mcpd(*words, socket=daemon.socket).document) == [["red"]]
+    ran = run_mcpd(*words, "--min-score", "0.9", socket=daemon.socket)
+    assert (ran.status, labels(ran.document)) == (0, [[]])
+
+
+def test_tensor_model_gets_the_pixels_as_they_are(daemon: RunningDaemon, tmp_path: Path) -> None:
+    picture = write_picture(tmp_path / "odd.png", (10, 20, 30), width=64, height=48)
+    words = ("infer", "trivial", str(picture), "--json")
+    for _ in range(2):  # the model is loaded the second time
+        ran = run_mcpd(*words, socket=daemon.socket)
+        assert (ran.status, ran.err) == (0, "")
+        (result,) = ran.document["results"]
+        (mean,) = result["tensors"].values()
+        assert mean == {"dtype": "float32", "shape": [1, 3], "first": [10.0, 20.0, 30.0]}
+
+
+def test_unknown_model_is_an_error_that_names_those_there_are(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    picture = write_picture(tmp_path / "red.png", RED)
+    ran = run_mcpd("infer", "nothing", str(picture), socket=daemon.socket)
+    assert ran.status == 1
+    assert "'nothing'" in ran.err
+    assert "tiny-image" in ran.err
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_file_that_is_no_picture_is_an_error(
+    daemon: RunningDaemon, tmp_path: Path, exists: bool
+) -> None:
+    if exists:
+        (tmp_path / "bad.png").write_text("no picture")
+    path = str(tmp_path / "bad.png")
+    ran = run_mcpd("infer", "tiny-image", path, "--json", socket=daemon.socket)
+    assert ran.status == 1
+    assert ran.document["error"]["code"] == ("invalid" if exists else "not_found")
+    assert path in ran.document["error"]["message"]
+
+
+def test_model_file_that_is_none_is_an_error(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    (write_trivial(models) / "model.onnx").write_text("no model")
+    picture = write_picture(tmp_path / "red.png", RED)
+    with RunningDaemon(tmp_path, models) as running:
+        ran = run_mcpd("infer", "trivial", str(picture), socket=running.socket)
+        assert ran.status == 1
+        assert "trivial" in ran.err
+        assert run_mcpd("status", socket=running.socket).status == 0
