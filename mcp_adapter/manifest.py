@@ -282,7 +282,7 @@ RUN_INFERENCE: Final[dict[str, Any]] = {
                     "shape": {"type": "array", "items": {"type": "integer"}},
                     "values": {
                         "type": "array",
-                        "items": {"type": ["number", "null"]},
+                        "items": {"anyOf": [{"type": "number"}, {"type": "null"}]},
                         "description": (
                             f"Its first values in C order, at most {MAX_VALUES}; null for one that "
                             "is infinite or no number."

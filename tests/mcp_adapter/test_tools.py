@@ -13,6 +13,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from mcpd.mcp_adapter import manifest
+from mcpd.mcp_adapter.tools import run_inference
 from mcpd.shm import WriterStream, connect
 from tests.support.adapter import answered, connected, refused
 from tests.support.daemon import RunningDaemon, wait_until
@@ -156,6 +157,28 @@ def test_model_that_does_not_detect_shows_its_outputs(running: RunningDaemon, mo
         {"name": "mean", "dtype": "float32", "shape": [1, 3], "values": [10, 20, 30]}
     ]
     assert found["detections"] == []
+
+
+def test_value_that_json_has_not_is_null() -> None:
+    shown = run_inference.output("x", "float32", [4], [float("nan"), float("inf"), 1 / 3, True])
+    assert shown["values"] == [None, None, 0.333333, 1]
+
+
+def test_best_detections_are_kept_and_all_are_counted() -> None:
+    found = [
+        {"label": label, "score": score, "box": [0.123, 1.26, 2, 3]}
+        for label, score in (("cat", 0.2), ("dog", 0.91239), ("cat", 0.5), ("cat", 0.05))
+    ]
+    assert run_inference.select(found, 0.1, 2) == {
+        "counts": {"cat": 2, "dog": 1},
+        "count": 3,
+        "detections": [
+            {"label": "dog", "score": 0.912, "box": [0.1, 1.3, 2, 3]},
+            {"label": "cat", "score": 0.5, "box": [0.1, 1.3, 2, 3]},
+        ],
+        "omitted": 1,
+        "note": "1 detections beyond max_results=2 were left out.",
+    }
 
 
 def test_status_sums_up_and_names_a_still_stream(
