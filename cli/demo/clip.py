@@ -94,6 +94,8 @@ def cached_clip(cache: Path, seconds: int, progress: Progress) -> Clip:
     if not (path.exists() and path.with_suffix(".json").exists()):
         photos = load_photos(cache)
         _write_clip(path, photos, seconds * FPS, progress)
+        for old in set(cache.glob(f"demo-{seconds}s-r*")) - {path, path.with_suffix(".json")}:
+            old.unlink(missing_ok=True)
     return read_clip(path)
 
 
@@ -180,6 +182,7 @@ def compose(photos: dict[str, Image], frames: int) -> Iterator[Image]:
 def _write_clip(path: Path, photos: dict[str, Image], frames: int, progress: Progress) -> None:
     # Both files get their names only when complete, the video last: it is what is looked for.
     part = path.with_name(f".{path.name}.{os.getpid()}")
+    rectangles = path.with_name(f".{path.stem}.json.{os.getpid()}")
     try:
         _encode(part, compose(photos, frames), frames, progress)
         about = {
@@ -195,12 +198,11 @@ def _write_clip(path: Path, photos: dict[str, Image], frames: int, progress: Pro
                 for index in range(frames)
             ],
         }
-        rectangles = part.with_suffix(".json")
         rectangles.write_text(json.dumps(about))
         rectangles.replace(path.with_suffix(".json"))
         part.replace(path)
     finally:
-        for leftover in (part, part.with_suffix(".json")):
+        for leftover in (part, rectangles):
             leftover.unlink(missing_ok=True)
 
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from mcpd.shm.errors import McpdError
+from mcpd.shm.errors import InvalidRequest, McpdError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -122,7 +122,10 @@ def _measure(
     send: Callable[[IO[bytes], Picture], int],
 ) -> Handover:
     assert process.stdin is not None
+    if len(frames) <= _WARM_UP:
+        raise InvalidRequest(f"{len(frames)} frames to compare", f"more than {_WARM_UP} are needed")
     times: list[float] = []
+    answer: dict[str, Any] = {}
     nbytes = 0
     sender_cpu = receiver_cpu = 0.0
     for index, frame in enumerate(frames):

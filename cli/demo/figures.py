@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Any
 
 from mcpd.cli.demo.clip import Clip
@@ -28,8 +27,8 @@ def make_document(
     """Everything measured, ready for JSON. `failures` says in words why `ok` is false."""
     score = Score.of_labels(clip.truth[0])
     # A frame without a result counts as one in which nothing was found.
-    for truth, detections in zip_longest(clip.truth, streamed.detections, fillvalue=()):
-        score.add(dict(truth), detections)
+    for index, truth in enumerate(clip.truth):
+        score.add(truth, streamed.detections.get(index, ()))
     frames = len(streamed.detections)
     # The clock runs from the first result to the last, so one interval fewer than frames.
     rate = (frames - 1) / streamed.seconds if streamed.seconds > 0 else 0.0
@@ -54,7 +53,7 @@ def make_document(
         },
         "model": MODEL,
         "frames": frames,
-        "detections": sum(map(len, streamed.detections)),
+        "detections": sum(map(len, streamed.detections.values())),
         "match_iou": MATCH_IOU,
         "classes": {label: _count(count) for label, count in score.classes.items()},
         "all": _count(score.total),

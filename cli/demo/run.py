@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from mcpd.cli.demo.processes import PrivateDaemon, Process, interruptible
 from mcpd.cli.demo.screen import Screen
 from mcpd.cli.demo.streaming import MODEL, Streamed, stream_clip
 from mcpd.shm import connect
-from mcpd.shm.errors import from_wire
+from mcpd.shm.errors import NotFound, from_wire
 
 if TYPE_CHECKING:
     from mcpd.shm.client import Client
@@ -55,6 +56,7 @@ def run_demo(options: Options, screen: Screen) -> dict[str, Any]:
         McpdError: Something failed; what was started has been ended and nothing is left of it.
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; likewise.
     """
+    _require_extras()
     with interruptible():
         options.output.mkdir(parents=True, exist_ok=True)
         fetch_model(options.repository, screen)
@@ -65,13 +67,25 @@ def run_demo(options: Options, screen: Screen) -> dict[str, Any]:
         daemon, census, streamed, as_json, in_slots = _measure(options, clip, screen)
         left = census.left() + [f"{name} in the socket's folder" for name in daemon.left]
         video, still = options.output / "annotated.mp4", options.output / "still.png"
-        with screen.bar("writing the annotated video", len(streamed.detections)) as bar:
-            write_annotated(clip, streamed.detections, _CAPTION, video, still, bar.advance)
+        detections = [streamed.detections.get(index, []) for index in range(frames)]
+        with screen.bar("writing the annotated video", frames) as bar:
+            write_annotated(clip, detections, _CAPTION, video, still, bar.advance)
         figures = options.output / "figures.json"
         files = {"video": str(video), "still": str(still), "figures": str(figures)}
         document = make_document(clip, streamed, as_json, in_slots, left, files)
         figures.write_text(json.dumps(document, indent=2) + "\n")
         return document
+
+
+def _require_extras() -> None:
+    """Raises NotFound when a package is missing that the base installation does not bring."""
+    needed = {"av": "PyAV", "PIL": "Pillow", "onnx": "onnx", "onnxruntime": "ONNX Runtime"}
+    missing = [name for module, name in needed.items() if find_spec(module) is None]
+    if missing:
+        raise NotFound(
+            f"the demo needs {', '.join(missing)}, which this Python has not",
+            "Install them with pip install 'mcpd-inference[onnx,video]'.",
+        )
 
 
 def fetch_model(repository: Path, screen: Screen) -> None:

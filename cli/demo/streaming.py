@@ -34,7 +34,7 @@ class Streamed:
     """What came of it.
 
     Attributes:
-        detections: Those of each frame, in order.
+        detections: Those of each frame, by its number in the clip.
         seconds: From the first result to the last.
         handover_ms, latency_ms: For each frame: from its publishing until the worker took it, and
             until its result was published.
@@ -44,7 +44,7 @@ class Streamed:
     """
 
     max_speed: bool
-    detections: list[list[Detection]] = field(default_factory=list)
+    detections: dict[int, list[Detection]] = field(default_factory=dict)
     seconds: float = 0.0
     handover_ms: list[float] = field(default_factory=list)
     latency_ms: list[float] = field(default_factory=list)
@@ -86,13 +86,13 @@ def stream_clip(
             began = 0.0
             for result in results:
                 with result:
-                    _take(streamed, result)
+                    index = _take(streamed, result, clip)
                 done = len(streamed.detections)
                 if done == 1:
                     began = time.monotonic()
                 if done % _READ_EVERY == 1 or done == len(clip.truth):
                     meters.take(done)
-                _show(bar, streamed, clip)
+                _show(bar, streamed, clip, index)
             streamed.seconds = time.monotonic() - began
         census.note()
         if source.wait(10.0) != 0:
@@ -120,21 +120,27 @@ def _wait_for_stream(client: Client, source: Process) -> None:
         time.sleep(0.02)
 
 
-def _take(streamed: Streamed, result: Result) -> None:
+def _take(streamed: Streamed, result: Result, clip: Clip) -> int:
+    """Keeps a result; returns the number of its frame, which its time in the clip tells."""
+    index = round(result.pts_ns * clip.fps / 1e9)
+    if not 0 <= index < len(clip.truth) or index in streamed.detections:
+        raise McpdError(
+            f"a result came for frame {index}, of {len(clip.truth)}, which is none or another's"
+        )
     if result.status != "ok":
-        raise McpdError(f"frame {len(streamed.detections)} failed in the model: {result.error}")
-    streamed.detections.append(list(result.detections))
+        raise McpdError(f"frame {index} failed in the model: {result.error}")
+    streamed.detections[index] = list(result.detections)
     streamed.latency_ms.append(result.latency_ns / 1e6)
     streamed.handover_ms.append((result.awake_ns - result.source_publish_ns) / 1e6)
+    return index
 
 
-def _show(bar: Bar, streamed: Streamed, clip: Clip) -> None:
-    done = len(streamed.detections)
-    text = describe(streamed.detections[-1])
-    bar.advance(done, len(clip.truth), text)
-    if done % clip.fps == 0:
+def _show(bar: Bar, streamed: Streamed, clip: Clip, index: int) -> None:
+    detections = streamed.detections[index]
+    bar.advance(len(streamed.detections), len(clip.truth), describe(detections))
+    if index % clip.fps == clip.fps - 1:
         boxes = "  ".join(
             f"{d.label} {d.score:.2f} ({d.x0:.0f},{d.y0:.0f} {d.x1:.0f},{d.y1:.0f})"
-            for d in sorted(streamed.detections[-1], key=lambda d: d.score, reverse=True)
+            for d in sorted(detections, key=lambda d: d.score, reverse=True)
         )
-        bar.line(f"frame {done - 1:4d}  {streamed.latency_ms[-1]:5.1f} ms  {boxes}")
+        bar.line(f"frame {index:4d}  {streamed.latency_ms[-1]:5.1f} ms  {boxes}")
