@@ -40,12 +40,17 @@ class ProcessFigures:
     """
 
     def __init__(self) -> None:
-        self._io_fd = os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._io_fd = os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._io_fd = -1  # a kernel or container that does not tell
         self._started = time.monotonic()
 
     def read(self) -> Row:
         """uptime_s, rss_bytes, cpu_s, fds and io (counters of /proc/PID/io)."""
-        lines = os.pread(self._io_fd, 4096, 0).decode().splitlines()
+        lines: list[str] = []
+        if self._io_fd >= 0:
+            lines = os.pread(self._io_fd, 4096, 0).decode().splitlines()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return {
             "uptime_s": round(time.monotonic() - self._started, 3),

@@ -85,6 +85,8 @@ class Serving:
                 self._sleep(connection)
         self._work.clear()
         for binding in list(self._bindings.values()):
+            # The frames go on: whoever reads the results is to ask for the next worker's.
+            binding.results.end("writer_died")
             self._close(binding)
 
     def _step(self, binding: Binding, runner: ModelRunner) -> bool:

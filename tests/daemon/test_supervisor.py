@@ -108,6 +108,17 @@ def test_killed_worker_comes_back_and_results_go_on(client: Client) -> None:
         assert results.reopened == 3
 
 
+def test_worker_that_is_told_to_leave_is_followed_by_the_next(client: Client) -> None:
+    stream = make_camera(client)
+    with client.results("cam0", model="trivial", frames="lossless") as results:
+        show(stream, 1)
+        results.next(30).close()
+        os.kill(model(client, "trivial")["pid"], signal.SIGTERM)
+        wait_until(partial(has_restarted, client, 1), 30, "it is noticed")
+        wait_until(lambda: gives_a_result(results, stream), 60, "results go on")
+        assert results.reopened == 1
+
+
 def test_worker_that_dies_while_nobody_watches_comes_back(client: Client) -> None:
     make_camera(client)
     client.results("cam0", model="trivial").close()
