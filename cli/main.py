@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from mcpd.cli.options import Invocation
 
 EXIT_FAILED = 1
@@ -24,14 +26,15 @@ EXIT_NO_DAEMON = 3
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status.
 
-    0 done, 1 failed or a leak was found, 2 wrong usage, 3 no daemon; 130 after Ctrl-C and 141 when
-    the reader of standard output went away, as for a program that the signal ended.
+    0 done, 1 failed or a leak was found, 2 wrong usage, 3 no daemon; 130 after Ctrl-C, 143 after
+    SIGTERM and 141 when the reader of standard output went away, as if the signal had ended it.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words == ["mcp"]:
         from mcpd.cli.launch import exec_module
 
         exec_module("mcpd.mcp_adapter")
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         status = _run(words)
         sys.stdout.flush()
@@ -42,6 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody reads any more; the interpreter's own flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+
+
+def _terminate(signum: int, _frame: FrameType | None) -> None:
+    # Unwinds through every `with`: a process that a command has started ends with it.
+    raise SystemExit(128 + signum)
 
 
 def _run(words: list[str]) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -190,6 +193,8 @@ def _run_models(action: str, folder: str | None, *arguments: str) -> Iterator[Ro
     Raises:
         McpdError: The error that it told of, or that it ended without telling one.
     """
+    from mcpd.native._core import die_with_parent
+
     words: Sequence[str] = [action, "--json", *arguments]
     if folder is not None:
         words = [*words, "--repository", folder]
@@ -200,6 +205,7 @@ def _run_models(action: str, folder: str | None, *arguments: str) -> Iterator[Ro
         stdout=subprocess.PIPE,
         text=True,
         process_group=0,
+        preexec_fn=partial(die_with_parent, signal.SIGTERM, os.getpid()),
     )
     with process:
         try:

@@ -34,7 +34,7 @@ from mcpd.cli.options import Invocation, json_option, pass_invocation, socket_op
 )
 @click.option(
     "--slots",
-    type=click.IntRange(min=2),
+    type=click.IntRange(min=4),
     default=8,
     show_default=True,
     metavar="N",

@@ -22,6 +22,7 @@ Made by `python -m mcpd.cli.reference > docs/cli.md` from the commands' own help
 | 2 | wrong usage |
 | 3 | no daemon answers |
 | 130 | Ctrl-C |
+| 143 | SIGTERM |
 | 141 | the reader of standard output went away |
 
 An error is one line `mcpd: error: ...` on standard error, and a line `hint: ...` with the next step

@@ -102,14 +102,17 @@ def _terminate(signum: int, _frame: FrameType | None) -> None:
 def _daemon_gone(progress: Progress, as_json: bool) -> None:
     """Called on the client's I/O thread; the main thread may be deep in a decoder or a wait."""
     _telling.acquire()
-    progress.close()
-    _report(
-        DaemonUnavailable.code,
-        "the daemon went away",
-        "Start it again with `mcpd start`, then push again.",
-        as_json,
-    )
-    os._exit(EXIT_FAILED)
+    try:
+        progress.close()
+        _report(
+            DaemonUnavailable.code,
+            "the daemon went away",
+            "Start it again with `mcpd start`, then push again.",
+            as_json,
+        )
+    finally:
+        # Also when nobody reads what it says: the main thread may be waiting for that lock.
+        os._exit(EXIT_FAILED)
 
 
 def _report(code: str, message: str, hint: str, as_json: bool) -> None:

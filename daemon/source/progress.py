@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import time
 from dataclasses import dataclass
@@ -49,6 +48,7 @@ class Progress:
         self.counts = counts
         self._kind = kind
         self._begun_ns = time.monotonic_ns()
+        self._begun_cpu_s = 0.0
         self._shown_ns = 0
         self._shown_frames = 0
         self._line_open = False
@@ -56,8 +56,9 @@ class Progress:
         self._interval_ns = BAR_INTERVAL_NS if kind == "bar" else JSON_INTERVAL_NS
 
     def begin(self) -> None:
-        """The first frame is about to go out: seconds and fps count from here."""
+        """The first frame is about to go out: seconds, fps and cpu_s count from here."""
         self._begun_ns = self._shown_ns = time.monotonic_ns()
+        self._begun_cpu_s = time.process_time()
 
     def waiting(self, wanted: int) -> None:
         """Tells that the source waits for readers, of which `wanted` must attach; once a change."""
@@ -104,12 +105,12 @@ class Progress:
     def summary(self) -> dict[str, Any]:
         """The whole run: counts, seconds, fps, CPU seconds, and bytes through read and write calls.
 
+        `cpu_s` is user and system time since `begin`, all threads; `startup_cpu_s` what was before.
         `io` are rchar, wchar, read_bytes and write_bytes of /proc/self/io: frames that travel in
         shared memory do not show up there, the compressed input does.
         """
         counts = self.counts
         seconds = (time.monotonic_ns() - self._begun_ns) / 1e9
-        usage = resource.getrusage(resource.RUSAGE_SELF)
         return {
             "event": "summary",
             "source": counts.source,
@@ -120,7 +121,8 @@ class Progress:
             "nbytes": counts.nbytes,
             "loops": counts.loops,
             "blocked_s": round(counts.blocked_ns / 1e9, 6),
-            "cpu_s": round(usage.ru_utime + usage.ru_stime, 6),
+            "cpu_s": round(time.process_time() - self._begun_cpu_s, 6),
+            "startup_cpu_s": round(self._begun_cpu_s, 6),
             "io": read_io(),
         }
 

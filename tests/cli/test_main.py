@@ -133,6 +133,12 @@ def test_reader_of_output_that_goes_away_is_no_error() -> None:
     assert done.stderr == b""
 
 
+@pytest.mark.parametrize("arguments", [(), ("--socket", "/tmp/mcpd-no-such-daemon/other.sock")])
+def test_mcp_becomes_the_adapter_and_ends_with_its_input(arguments: tuple[str, ...]) -> None:
+    ran = run_mcpd("mcp", *arguments)  # standard input is at its end
+    assert (ran.status, ran.out) == (0, "")
+
+
 def test_error_in_json_is_one_line() -> None:
     ran = run_mcpd("status", "--json")
     assert ran.out.count("\n") == 1

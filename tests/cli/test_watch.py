@@ -150,7 +150,8 @@ def test_filters_without_a_model_are_wrong_usage(daemon: RunningDaemon) -> None:
     assert run_mcpd("watch", "v", "--label", "cat", socket=daemon.socket).status == 2
 
 
-def test_ctrl_c_is_quiet(daemon: RunningDaemon) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_signal_that_ends_it_is_quiet(daemon: RunningDaemon, signum: int) -> None:
     with (
         live_stream(daemon) as (_, stream),
         start_mcpd("watch", "v", socket=daemon.socket) as watching,
@@ -158,9 +159,9 @@ def test_ctrl_c_is_quiet(daemon: RunningDaemon) -> None:
         publish(stream)
         assert watching.stdout is not None
         assert watching.stdout.readline()
-        watching.send_signal(signal.SIGINT)
+        watching.send_signal(signum)
         _, err = watching.communicate(timeout=READER_TIMEOUT_S)
-        assert (watching.returncode, err) == (128 + signal.SIGINT, "")
+        assert (watching.returncode, err) == (128 + signum, "")
 
 
 def test_reader_of_its_output_may_go_away(daemon: RunningDaemon) -> None:

@@ -104,6 +104,7 @@ def test_every_frame_arrives_in_order_with_its_picture_and_times(
     assert summary["loops"] == 1
     assert summary["seconds"] > 0
     assert summary["cpu_s"] > 0
+    assert summary["startup_cpu_s"] > 0
     assert {"rchar", "wchar", "read_bytes", "write_bytes"} <= summary["io"].keys()
 
 

@@ -60,6 +60,30 @@ def test_the_demo_finds_everything_and_leaves_nothing(
     assert left_in(places["TMPDIR"]) == []
 
 
+def start_demo(places: dict[str, str], output: Path, moment: str) -> subprocess.Popen[str]:
+    """A demo that has just said `moment` on its standard error."""
+    demo = subprocess.Popen(
+        [*MCPD, "demo", "--seconds", "1", "--max-speed", "--output", str(output)],
+        env=environment(extra=places),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert demo.stderr is not None
+    said = ""
+    while moment not in said and (character := demo.stderr.read(1)):
+        said += character
+    assert moment in said, said
+    return demo
+
+
+def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended within 10 s; what only waits to be reaped has ended."""
+    _, alive = psutil.wait_procs(processes, timeout=10.0)
+    return [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
 @pytest.mark.parametrize(
     ("moment", "number"),
     [
@@ -74,29 +98,25 @@ def test_interrupted_it_leaves_nothing(
     tmp_path: Path, places: dict[str, str], moment: str, number: signal.Signals
 ) -> None:
     """Once its standard error has said where it is, and whatever it was at by then."""
-    command = [*MCPD, "demo", "--seconds", "1", "--max-speed", "--output", str(tmp_path / "out")]
-    with subprocess.Popen(
-        command,
-        env={**environment(extra=places), "PYTHONUNBUFFERED": "1", "FORCE_COLOR": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as demo:
-        assert demo.stderr is not None
-        said = ""
-        while moment not in said and (character := demo.stderr.read(1)):
-            said += character
-        assert moment in said, said
+    with start_demo(places, tmp_path / "out", moment) as demo:
         children = psutil.Process(demo.pid).children(recursive=True)
         os.kill(demo.pid, number)
+        assert demo.stderr is not None
         demo.stderr.read()
-        assert demo.wait(DEADLINE_S) in (130, 0)
-    _, alive = psutil.wait_procs(children, timeout=10.0)
-    assert [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+        assert demo.wait(DEADLINE_S) == 130
+    assert still_running(children) == []
     assert left_in(places["TMPDIR"]) == []
-    out = tmp_path / "out"
-    assert not [path for path in out.iterdir() if path.name.startswith(".")]
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+
+
+def test_killed_outright_it_takes_its_processes_along(
+    tmp_path: Path, places: dict[str, str]
+) -> None:
+    with start_demo(places, tmp_path / "out", "detecting") as demo:
+        children = psutil.Process(demo.pid).children(recursive=True)
+        demo.kill()
+    assert len(children) >= 2
+    assert still_running(children) == []
 
 
 def test_a_demo_of_no_length_is_wrong_usage(tmp_path: Path, places: dict[str, str]) -> None:
