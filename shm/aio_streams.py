@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from mcpd.shm.aio_waiting import Opening, Waiting, in_thread
 from mcpd.shm.errors import NotFound, StreamClosed, TimedOut
@@ -15,8 +15,14 @@ from mcpd.shm.results import ResultReader
 from mcpd.shm.stream import ReaderStream, WriterStream
 
 if TYPE_CHECKING:
-    from mcpd.shm.aio import AsyncClient
     from mcpd.shm.result import Result
+
+
+class ResultOpener(Protocol):
+    """What AsyncResults needs of its client."""
+
+    async def open_results(self, request: OpenResults) -> ResultReader: ...
+    async def run_binding(self, reader: ReaderStream, trace_id: bytes) -> None: ...
 
 
 class AsyncWriterStream:
@@ -103,7 +109,7 @@ class AsyncResults:
 
     def __init__(
         self,
-        client: AsyncClient,
+        client: ResultOpener,
         request: OpenResults,
         reader: ResultReader,
         timeout_s: float | None,

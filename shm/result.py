@@ -242,7 +242,9 @@ class Result:
             if tensor.dtype != dtype or not _is_packed(tensor):
                 raise ProtocolError(f"result tensor {name!r} is {tensor.dtype} {tensor.shape}")
             values[name] = list(struct.unpack_from(f"={tensor.nbytes // 4}{code}", data))
-        boxes, scores, labels = values["boxes"], values["scores"], values["labels"]
+        boxes: list[float] = values["boxes"]
+        scores: list[float] = values["scores"]
+        labels: list[int] = values["labels"]
         if not len(boxes) == 4 * len(scores) == 4 * len(labels):
             raise ProtocolError(
                 f"result has {len(boxes)} box corners, {len(scores)} scores and "

@@ -4,13 +4,37 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mcpd.shm.errors import NotFound
 
 if TYPE_CHECKING:
     from mcpd.shm.messages import ReaderJoin, ReaderLeave, StreamEndedNote
-    from mcpd.shm.stream import ReaderStream, WriterStream
+
+
+class StreamEnd(Protocol):
+    """Either end of a stream, as far as its session goes."""
+
+    stream_id: int
+
+    def mark_ended(self, reason: str) -> None: ...
+    def mark_lost(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class WriterEnd(StreamEnd, Protocol):
+    """A WriterStream."""
+
+    def join_reader(
+        self, reader_id: int, fds: Sequence[int], max_pins: int, policy: str
+    ) -> int: ...
+    def leave_reader(self, reader_id: int, pins: str) -> None: ...
+
+
+class ReaderEnd(StreamEnd, Protocol):
+    """A ReaderStream."""
+
+    reader_id: int
 
 
 class SessionStreams:
@@ -22,11 +46,11 @@ class SessionStreams:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._writers: dict[int, WriterStream] = {}
-        self._readers: dict[int, ReaderStream] = {}
+        self._writers: dict[int, WriterEnd] = {}
+        self._readers: dict[int, ReaderEnd] = {}
         self._over = False
 
-    def add_writer(self, stream: WriterStream) -> None:
+    def add_writer(self, stream: WriterEnd) -> None:
         """From now on readers join and leave this writer, and it ends with the session."""
         with self._lock:
             self._writers[stream.stream_id] = stream
@@ -34,12 +58,12 @@ class SessionStreams:
         if over:
             stream.mark_lost()
 
-    def remove_writer(self, stream: WriterStream) -> None:
+    def remove_writer(self, stream: WriterEnd) -> None:
         """Undoes add_writer."""
         with self._lock:
             self._writers.pop(stream.stream_id, None)
 
-    def add_reader(self, stream: ReaderStream) -> None:
+    def add_reader(self, stream: ReaderEnd) -> None:
         """From now on this reader ends with the session."""
         with self._lock:
             self._readers[stream.reader_id] = stream
@@ -47,12 +71,12 @@ class SessionStreams:
         if over:
             stream.mark_lost()
 
-    def remove_reader(self, stream: ReaderStream) -> None:
+    def remove_reader(self, stream: ReaderEnd) -> None:
         """Undoes add_reader."""
         with self._lock:
             self._readers.pop(stream.reader_id, None)
 
-    def all(self) -> list[WriterStream | ReaderStream]:
+    def all(self) -> list[StreamEnd]:
         """Every stream end that is open: writers first."""
         with self._lock:
             return [*self._writers.values(), *self._readers.values()]

@@ -52,6 +52,7 @@ def run(daemon: RunningDaemon, body: Callable[[aio.AsyncClient], Awaitable[None]
 
 async def leases(client: aio.AsyncClient) -> list[str]:
     """What this session still has, once what was cancelled is given back."""
+    mine: list[str] = []
     for _ in range(500):
         rows = await client.list("leases")
         mine = [f"{r['kind']} {r['name']}" for r in rows if r["session"] == client.session]
