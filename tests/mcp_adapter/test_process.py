@@ -75,9 +75,7 @@ def test_initialize_is_answered_with_no_daemon_there(no_daemon: str) -> None:
         wire.greet()
 
 
-@pytest.mark.parametrize(
-    "version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2099-01-01"]
-)
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-06-18", "2099-01-01"])
 def test_every_handshake_version_is_served(no_daemon: str, version: str) -> None:
     params = {**INITIALIZE["params"], "protocolVersion": version}  # type: ignore[dict-item]
     with Wire(no_daemon) as wire:
@@ -165,24 +163,24 @@ def test_garbage_is_survived_and_nothing_but_protocol_is_written(no_daemon: str)
         assert answer["result"]["isError"] is True
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"name": "list_streams", "arguments": [1]},
-        {"name": "list_streams", "arguments": "x"},
-        {"name": 7},
-        {"arguments": {}},
-        {},
-        {"name": "no_such_tool", "arguments": {}},
-    ],
-)
-def test_call_that_is_none_gets_a_protocol_error(no_daemon: str, params: object) -> None:
+NO_CALLS: list[object] = [
+    {"name": "list_streams", "arguments": [1]},
+    {"name": "list_streams", "arguments": "x"},
+    {"name": 7},
+    {"arguments": {}},
+    {},
+    {"name": "no_such_tool", "arguments": {}},
+]
+
+
+def test_call_that_is_none_gets_a_protocol_error(no_daemon: str) -> None:
     with Wire(no_daemon) as wire:
         wire.greet()
-        wire.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-        answer = wire.receive()
-        assert answer["id"] == 1
-        assert answer["error"]["code"] == -32602
+        for number, params in enumerate(NO_CALLS, 1):
+            wire.send({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
+            answer = wire.receive()
+            assert answer["id"] == number
+            assert answer["error"]["code"] == -32602
 
 
 def test_unknown_method_gets_a_protocol_error(no_daemon: str) -> None:

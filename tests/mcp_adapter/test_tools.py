@@ -188,13 +188,14 @@ def test_status_sums_up_and_names_a_still_stream(
     assert status["pid"] == running.pid
     assert status["socket"] == running.socket
     assert status["models"] == 2
-    assert status["problems"] == []
+    # On a slow machine cam0 may count as still by now.
+    assert {problem["about"] for problem in status["problems"]} <= {"stream cam0"}
     with (
         connect(running.socket, name="quiet") as client,
         client.create_stream("silent", width=8, height=8, format="gray8"),
     ):
-        (problem,) = ask(running, mode, "get_status")["problems"]
-    assert problem["about"] == "stream silent"
+        problems = ask(running, mode, "get_status")["problems"]
+    (problem,) = [each for each in problems if each["about"] == "stream silent"]
     assert problem["problem"] == "has had no frame yet"
     assert "(quiet)" in problem["next_step"]
 
@@ -212,33 +213,35 @@ def test_broken_model_is_a_problem_and_its_error_is_shown(tmp_path: Path) -> Non
         assert text.startswith("error: ")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"stream": "cam0"}, ["error: invalid", "needs the argument 'model'"]),
-        ({"model": "tiny-image"}, ["error: invalid", "exactly one of stream and path"]),
-        (
-            {"model": "tiny-image", "stream": "cam0", "path": "/x"},
-            ["error: invalid", "and has both"],
-        ),
-        ({"model": "tiny-image", "stream": 7}, ["error: invalid", "'stream' is 7"]),
-        (
-            {"model": "tiny-image", "stream": "none"},
-            ["error: not_found", "no stream 'none'", "cam0"],
-        ),
-        (
-            {"model": "none", "stream": "cam0"},
-            ["error: not_found", "no model 'none'", "tiny-image"],
-        ),
-        ({"model": "tiny-image", "path": "/etc/passwd"}, ["not_permitted", "MCPD_MCP_ROOTS"]),
-    ],
-)
-def test_wrong_call_is_an_error_to_read(
-    running: RunningDaemon, cam0: WriterStream, arguments: dict[str, Any], words: list[str]
-) -> None:
-    text = ask_in_vain(running, "run_inference", **arguments)
-    for word in [*words, "Next step: "]:
-        assert word in text
+WRONG: list[tuple[dict[str, Any], list[str]]] = [
+    ({"stream": "cam0"}, ["error: invalid", "needs the argument 'model'"]),
+    ({"model": "tiny-image"}, ["error: invalid", "exactly one of stream and path"]),
+    (
+        {"model": "tiny-image", "stream": "cam0", "path": "/x"},
+        ["error: invalid", "and has both"],
+    ),
+    ({"model": "tiny-image", "stream": 7}, ["error: invalid", "'stream' is 7"]),
+    (
+        {"model": "tiny-image", "stream": "none"},
+        ["error: not_found", "no stream 'none'", "cam0"],
+    ),
+    (
+        {"model": "none", "stream": "cam0"},
+        ["error: not_found", "no model 'none'", "tiny-image"],
+    ),
+    ({"model": "tiny-image", "path": "/etc/passwd"}, ["not_permitted", "MCPD_MCP_ROOTS"]),
+]
+
+
+def test_wrong_call_is_an_error_to_read(running: RunningDaemon, cam0: WriterStream) -> None:
+    async def main() -> None:
+        async with connected(running.socket) as client:
+            for arguments, words in WRONG:
+                text = await refused(client, "run_inference", **arguments)
+                for word in [*words, "Next step: "]:
+                    assert word in text
+
+    asyncio.run(main())
 
 
 def test_model_that_does_not_fit_the_stream_is_an_error_to_read(running: RunningDaemon) -> None:
@@ -264,27 +267,19 @@ def test_unknown_tool_is_a_protocol_error_that_names_the_tools(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments"),
-    [
-        ("get_status", {}),
-        ("list_streams", {}),
-        ("list_models", {}),
-        ("run_inference", {"model": "m", "stream": "s"}),
-    ],
-)
-def test_without_a_daemon_every_tool_says_how_to_start_it(
-    no_daemon: str, mode: str, tool: str, arguments: dict[str, Any]
-) -> None:
-    async def main() -> str:
+def test_without_a_daemon_every_tool_says_how_to_start_it(no_daemon: str, mode: str) -> None:
+    async def main() -> None:
         async with connected(no_daemon, mode) as client:
-            assert len((await client.list_tools()).tools) == 4
-            return await refused(client, tool, **arguments)
+            tools = (await client.list_tools()).tools
+            assert len(tools) == 4
+            for tool in tools:
+                needed = {name: "x" for name in ("model", "stream") if tool.name == "run_inference"}
+                text = await refused(client, tool.name, **needed)
+                assert text.startswith("error: unavailable")
+                assert no_daemon in text
+                assert "mcpd start" in text
 
-    text = asyncio.run(main())
-    assert text.startswith("error: unavailable")
-    assert no_daemon in text
-    assert "mcpd start" in text
+    asyncio.run(main())
 
 
 def test_daemon_that_restarts_in_mid_session_is_found_again(
