@@ -80,17 +80,14 @@ class Server:
         """Serves until `stop` is called, then drains: nothing is left when this returns."""
         for name in await asyncio.to_thread(sweep):
             log.warning("segment=%s left by a dead daemon, unlinked", name)
-        self._listener.setblocking(False)
-        self._loop.add_reader(self._listener, self._accept)
-        print(
-            f"mcpd ready on {self._settings.socket} (pid {os.getpid()})",
-            file=sys.stderr,
-            flush=True,
-        )
         try:
             await self._supervisor.load()
         except ModelFailed as error:
             log.error("%s", error)
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept)
+        ready = f"mcpd ready on {self._settings.socket} (pid {os.getpid()})"
+        print(ready, file=sys.stderr, flush=True)
         await self._stop.wait()
         await self._drain()
 
