@@ -84,7 +84,7 @@ async def _call(link: Link, name: str, arguments: object) -> Reply:
         known = ", ".join(HANDLERS)
         raise MCPError(types.INVALID_PARAMS, f"there is no tool {name!r}; the tools are: {known}")
     try:
-        with anyio.fail_after(manifest.TIME_LIMIT_S + 1):
+        with anyio.fail_after(manifest.TIME_LIMIT_S):
             return await HANDLERS[name](link, checked(entry, arguments))
     except McpdError as error:
         return failure(error)
