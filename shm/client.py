@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import socket as sockets
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from mcpd.shm.connection import Connection
 from mcpd.shm.errors import DaemonUnavailable, McpdError, NotPermitted
+from mcpd.shm.inference import Inference
 from mcpd.shm.messages import (
     AttachReader,
     CreateStream,
@@ -26,7 +25,7 @@ from mcpd.shm.messages import (
 from mcpd.shm.paths import resolve_socket
 from mcpd.shm.requests import Requests
 from mcpd.shm.results import Results
-from mcpd.shm.spec import RequestShape, request_shape, stream_spec
+from mcpd.shm.spec import stream_spec
 from mcpd.shm.stream import ReaderStream, WriterStream, map_reader, map_writer
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 MODEL_WAIT_S = 30.0
 """How long to wait for a model to be loaded, unless a call says otherwise."""
-_INFER_STREAMS = 8
-"""Most request streams that `infer` keeps: one for each model and geometry used lately."""
 
 
 def connect(
@@ -75,8 +72,7 @@ class Client:
         self.connection = connection
         self._lock = threading.Lock()
         self._numbers = 0
-        self._infer: dict[tuple[str, int, RequestShape], _SharedRequests] = {}
-        self._closed = False
+        self._inference = Inference(self.requests)
 
     @classmethod
     def from_socket(
@@ -332,15 +328,7 @@ class Client:
             WorkerDied: Its worker died of it, or at the time; may be tried again.
             TimedOut: It took longer.
         """
-        deadline = time.monotonic() + timeout_s
-        shape, arrays = request_shape(inputs, format)
-        with self._requests(model, version, shape, timeout_s) as shared:
-            with shared.fill, shared.requests.acquire(timeout_s) as slot:
-                shape.write(slot, arrays)
-                pending = shared.requests.submit(slot)
-            result = pending.collect(max(0.0, deadline - time.monotonic()))
-        result.raise_for_status()
-        return result
+        return self._inference.infer(model, inputs, format, timeout_s, version)
 
     # ---- questions -----------------------------------------------------------------------------
 
@@ -375,11 +363,7 @@ class Client:
 
     def close(self) -> None:
         """Closes every stream of this client and ends the session. Idempotent."""
-        with self._lock:
-            self._closed = True
-            shared, self._infer = list(self._infer.values()), {}
-        for entry in shared:
-            entry.requests.close()
+        self._inference.close()
         for stream in self.connection.streams.all():
             stream.close()
         self.connection.close()
@@ -389,63 +373,6 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @contextmanager
-    def _requests(
-        self, model: str, version: int, shape: RequestShape, timeout_s: float
-    ) -> Iterator[_SharedRequests]:
-        """The request stream for such inputs, kept for the next time."""
-        key = (model, version, shape)
-        with self._lock:
-            shared = self._infer.pop(key, None)
-            if shared is not None:
-                self._infer[key] = shared  # the most recently used is the last
-                shared.users += 1
-        if shared is None:
-            shared = self._add_requests(key, timeout_s)
-        try:
-            yield shared
-        finally:
-            with self._lock:
-                shared.users -= 1
-                drop = shared.users == 0 and self._infer.get(key) is not shared
-            if drop:
-                shared.requests.close()
-
-    def _add_requests(
-        self, key: tuple[str, int, RequestShape], timeout_s: float
-    ) -> _SharedRequests:
-        model, version, shape = key
-        made = _SharedRequests(
-            self.requests(
-                model,
-                width=shape.width,
-                height=shape.height,
-                format=shape.format,
-                tensors=dict(shape.tensors) or None,
-                version=version,
-                timeout_s=timeout_s,
-            )
-        )
-        with self._lock:
-            if self._closed or key in self._infer:
-                return made  # closed by its only user
-            self._infer[key] = made
-            idle = [old for old, entry in self._infer.items() if entry.users == 0]
-            drop = idle[: max(0, len(self._infer) - _INFER_STREAMS)]
-            dropped = [self._infer.pop(old) for old in drop]
-        for entry in dropped:
-            entry.requests.close()
-        return made
-
-
-class _SharedRequests:
-    """A request stream that `infer` keeps, with how many calls use it now."""
-
-    def __init__(self, requests: Requests) -> None:
-        self.requests = requests
-        self.users = 1
-        self.fill = threading.Lock()  # one slot is held at a time, however many threads come
 
 
 def open_socket(path: str, timeout_s: float | None) -> sockets.socket:

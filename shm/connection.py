@@ -2,6 +2,7 @@
 
 The thread reads the socket, completes requests, admits readers to this process's writers and, when
 the daemon is gone, fails what is pending and ends every stream, so that nobody waits for ever.
+Callers and thread share one lock and one table, which is why they stand in one file.
 """
 
 from __future__ import annotations

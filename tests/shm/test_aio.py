@@ -63,8 +63,8 @@ async def leases(client: aio.AsyncClient) -> list[str]:
 
 
 @asynccontextmanager
-async def cam(client: aio.AsyncClient, name: str = "cam") -> AsyncIterator[aio.AsyncWriterStream]:
-    async with client.create_stream(name, width=24, height=16, format="rgb24") as stream:
+async def cam(client: aio.AsyncClient) -> AsyncIterator[aio.AsyncWriterStream]:
+    async with client.create_stream("cam", width=24, height=16, format="rgb24") as stream:
         yield stream
 
 
@@ -152,7 +152,8 @@ def test_cancelled_waits_leave_no_pins(shared: RunningDaemon) -> None:
 
 def test_cancelled_opening_leaves_no_reader_and_no_stream(shared: RunningDaemon) -> None:
     async def body(client: aio.AsyncClient) -> None:
-        async with cam(client, "base"):
+        # Many slots: what is given back counts until the daemon has heard of it.
+        async with client.create_stream("base", slots=100, width=8, height=8, format="rgb24"):
             names = (f"other-{number}" for number in itertools.count())
             openings: list[Callable[[], Any]] = [
                 lambda: client.open_stream("base"),
@@ -221,7 +222,7 @@ def test_run_once_and_infer(shared: RunningDaemon) -> None:
         assert [len(result.detections) for result in results] == [1] * 4
         with pytest.raises(NotFound):
             await client.infer("gpt", RED)
-        await asyncio.to_thread(client._client._infer.popitem()[1].requests.close)
+        await asyncio.to_thread(client._client._inference.close)
 
     run(shared, body)
 
