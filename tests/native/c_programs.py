@@ -11,7 +11,7 @@ from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 STREAM = ("admission", "control", "map", "pinning", "reader", "retention", "wake", "writer")
-PROGRAMS = ("distrust", "race", "reader", "wake", "writer")
+PROGRAMS = ("distrust", "lost", "race", "reader", "wake", "writer")
 TIMEOUT_S = 300
 """A hung test is killed after this long; a test itself gives up on a wait much earlier."""
 

@@ -73,7 +73,7 @@ def test_c_interleaved(test: str, folder: Path) -> None:
         ),
         pytest.param(
             NO_SIGNAL,
-            "wake",
+            "lost",
             "no_wake_up_of_a_reader_is_lost",
             "FAILED",
             id="a writer that forgets a wake-up",
