@@ -136,7 +136,11 @@ class RunningDaemon:
         return left + [f"/dev/shm/{n}" for n in os.listdir("/dev/shm") if n.startswith(prefix)]
 
     def __enter__(self) -> RunningDaemon:
-        return self if self.process is not None else self.start()
+        try:
+            return self if self.process is not None else self.start()
+        except BaseException:
+            shutil.rmtree(self._home, ignore_errors=True)
+            raise
 
     def __exit__(
         self,
