@@ -27,7 +27,7 @@ from mcpd.shm.aio_streams import (
 )
 from mcpd.shm.aio_waiting import Opening, in_thread
 from mcpd.shm.client import MODEL_WAIT_S, Client, Rows
-from mcpd.shm.connection import REQUEST_TIMEOUT_S, Answer
+from mcpd.shm.connection import REQUEST_TIMEOUT_S
 from mcpd.shm.errors import McpdError, TimedOut
 from mcpd.shm.messages import (
     AttachReader,
@@ -37,6 +37,7 @@ from mcpd.shm.messages import (
     RunOnce,
     SealStream,
 )
+from mcpd.shm.replies import Answer
 from mcpd.shm.requests import Requests
 from mcpd.shm.results import OPEN_GRACE_S, ResultReader
 from mcpd.shm.spec import stream_spec

@@ -2,7 +2,6 @@
 
 The thread reads the socket, completes requests, admits readers to this process's writers and, when
 the daemon is gone, fails what is pending and ends every stream, so that nobody waits for ever.
-Callers and thread share one lock and one table, which is why they stand in one file.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
 from typing import Any, Self
 
 from mcpd.shm.errors import (
@@ -31,19 +29,15 @@ from mcpd.shm.errors import (
 from mcpd.shm.messages import (
     PROTOCOL_VERSION,
     TO_CLIENT,
-    AttachReader,
-    CloseStream,
-    CreateStream,
-    DetachReader,
     ErrorReply,
     Hello,
     Message,
-    OpenResults,
     ReaderJoin,
     ReaderLeave,
     Reply,
     StreamEndedNote,
 )
+from mcpd.shm.replies import Answer, PendingReplies, undo_of
 from mcpd.shm.session_streams import SessionStreams
 from mcpd.shm.transport import MessageSocket, close_fds
 from mcpd.shm.wire import Decoder, encode, read_envelope
@@ -51,17 +45,8 @@ from mcpd.shm.wire import Decoder, encode, read_envelope
 REQUEST_TIMEOUT_S = 30.0
 """How long a control request may take unless it says otherwise; reserving 1 GiB takes 0.4 s."""
 
-Answer = tuple[dict[str, Any], list[int]]
-"""A reply's result and the descriptors that came with it."""
-
 _log = logging.getLogger("mcpd.shm")
 _decoder = Decoder(TO_CLIENT)
-
-
-@dataclass(slots=True)
-class _Pending:
-    message: Message
-    future: Future[Answer]
 
 
 class Connection:
@@ -104,10 +89,9 @@ class Connection:
         self._pid = os.getpid()
         self._on_message = on_message
         self._on_closed = on_closed
-        self._lock = threading.Lock()  # of the socket's outbound side and of what is pending
-        self._pending: dict[int, _Pending] = {}
+        self._lock = threading.Lock()  # of the socket's outbound side
+        self._replies = PendingReplies(self._give_back)
         self.streams = SessionStreams()
-        self._last_id = 0
         self._over: McpdError | None = None
         self._farewell: McpdError | None = None
         self._closing = False
@@ -171,32 +155,23 @@ class Connection:
             InvalidRequest, LimitExceeded: The message cannot be sent.
         """
         self._check_process()
-        future: Future[Answer] = Future()
         message.fds = len(fds)
+        self._replies.number(message)
+        data = encode(message)
         with self._lock:
             if self._over is not None:
                 raise self._lost_error()
-            self._last_id += 1
-            message.id = self._last_id
-            data = encode(message)
-            self._pending[message.id] = _Pending(message, future)
+            future = self._replies.add(message)
             try:
                 self._transmit(data, fds)
             except BaseException:
-                del self._pending[message.id]
+                self._replies.remove(message)
                 raise
         return future
 
     def abandon(self, message: Message, future: Future[Answer]) -> None:
         """Gives up a request: what its reply grants or granted is given back."""
-        if future.cancel():
-            return  # the thread gives back what it would have got
-
-        def give_back(done: Future[Answer]) -> None:
-            if done.exception() is None:
-                self._give_back(message, *done.result())
-
-        future.add_done_callback(give_back)
+        self._replies.abandon(message, future)
 
     def notify(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Sends a notification.
@@ -302,7 +277,9 @@ class Connection:
             close_fds(fds)
             raise
         if isinstance(message, (Reply, ErrorReply)):
-            self._complete(message, fds)
+            asked = self._replies.complete(message, fds)
+            if not asked and isinstance(message, ErrorReply) and message.id == 0:
+                self._farewell = from_wire(message.code, message.message, message.hint)
             return
         try:
             self._dispatch(message, fds)
@@ -313,25 +290,6 @@ class Connection:
             self._refuse(message, Internal(f"{type(error).__name__}: {error}"))
         finally:
             close_fds(fds)
-
-    def _complete(self, message: Reply | ErrorReply, fds: list[int]) -> None:
-        with self._lock:
-            pending = self._pending.pop(message.id, None)
-        if pending is None:
-            close_fds(fds)
-            if isinstance(message, ErrorReply) and message.id == 0:
-                self._farewell = from_wire(message.code, message.message, message.hint)
-            return
-        wanted = pending.future.set_running_or_notify_cancel()
-        if isinstance(message, ErrorReply):
-            close_fds(fds)
-            if wanted:
-                error = from_wire(message.code, message.message, message.hint)
-                pending.future.set_exception(error)
-        elif wanted:
-            pending.future.set_result((message.result, fds))
-        else:
-            self._give_back(pending.message, message.result, fds)
 
     def _dispatch(self, message: Message, fds: list[int]) -> None:
         match message:
@@ -364,12 +322,8 @@ class Connection:
                     text, "" if asked else "See whether it runs: mcpd status."
                 )
             self._over = error
-            pending = list(self._pending.values())
-            self._pending.clear()
             self._socket.close()
-        for entry in pending:
-            if entry.future.set_running_or_notify_cancel():
-                entry.future.set_exception(self._lost_error())
+        self._replies.fail_all(self._lost_error)
         self.streams.end_all()
         if not asked and self._on_closed is not None:
             self._on_closed(error)
@@ -403,16 +357,8 @@ class Connection:
             # The thread reads what the daemon said last, and then the end of file.
             self._socket.drop_outbound()
 
-    def _give_back(self, message: Message, result: dict[str, Any], fds: list[int]) -> None:
-        """Undoes what a reply granted that nobody waited for."""
-        close_fds(fds)
-        undo: Message | None = None
-        if isinstance(message, CreateStream):
-            undo = CloseStream(stream=int(result.get("stream", 0)))
-        elif isinstance(message, AttachReader):
-            undo = DetachReader(reader=int(result.get("reader", 0)))
-        elif isinstance(message, OpenResults):
-            undo = DetachReader(reader=int(result.get("grant", {}).get("reader", 0)))
+    def _give_back(self, message: Message, result: dict[str, Any]) -> None:
+        undo = undo_of(message, result)
         if undo is None:
             return
         try:

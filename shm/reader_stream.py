@@ -8,7 +8,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from mcpd.native import _core
-from mcpd.shm.errors import DaemonUnavailable, LimitExceeded, ProtocolError, StreamClosed
+from mcpd.shm.errors import (
+    DaemonUnavailable,
+    LimitExceeded,
+    NotFound,
+    ProtocolError,
+    StreamClosed,
+)
 from mcpd.shm.frame import Frame
 from mcpd.shm.messages import DetachReader, StreamGrant
 from mcpd.shm.stream_end import (
@@ -171,7 +177,7 @@ class ReaderStream:
             return
         try:
             self._connection.request(DetachReader(reader=self.reader_id))
-        except DaemonUnavailable:
+        except (DaemonUnavailable, NotFound):
             return  # nobody counts its pins any more
 
     def _detach(self) -> bool:

@@ -14,7 +14,8 @@ from mcpd.shm.result import Detection, Result
 from mcpd.shm.stream import ReaderStream, map_reader
 
 if TYPE_CHECKING:
-    from mcpd.shm.connection import Answer, Connection
+    from mcpd.shm.connection import Connection
+    from mcpd.shm.replies import Answer
 
 __all__ = ["Detection", "Result", "ResultReader", "Results", "open_results"]
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mcpd.native import _core
 from mcpd.shm.bundle import Description
-from mcpd.shm.errors import DaemonUnavailable, InvalidRequest, LimitExceeded, ProtocolError
+from mcpd.shm.errors import (
+    DaemonUnavailable,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    ProtocolError,
+)
 from mcpd.shm.frame import Slot
 from mcpd.shm.messages import CloseStream, StreamGrant
 from mcpd.shm.stream_end import (
@@ -150,7 +156,7 @@ class WriterStream:
             return
         try:
             self._connection.request(CloseStream(stream=self.stream_id))
-        except DaemonUnavailable:
+        except (DaemonUnavailable, NotFound):
             return  # it took the stream away by itself
 
     def _detach(self) -> bool:

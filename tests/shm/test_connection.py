@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from mcpd.shm.connection import Answer, Connection
+from mcpd.shm.connection import Connection
 from mcpd.shm.errors import (
     DaemonUnavailable,
     Internal,
@@ -42,6 +42,7 @@ from mcpd.shm.messages import (
     Status,
     StreamSpec,
 )
+from mcpd.shm.replies import Answer
 from tests.support.descriptors import no_descriptor_leaked
 from tests.support.scripted import GREETING, ScriptedDaemon, greet
 
@@ -379,4 +380,4 @@ def test_message_that_cannot_be_sent_leaves_nothing_pending(connection: Connecti
         connection.request(List(what="x" * 70000))
     with pytest.raises(InvalidRequest):
         connection.request(CloseStream(stream=2**65))
-    assert connection._pending == {}
+    assert len(connection._replies) == 0

@@ -9,6 +9,8 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcpd.shm.errors import ProtocolError
 from mcpd.shm.messages import MAX_FDS, MAX_MESSAGE_NBYTES, List, Reply
@@ -218,6 +220,24 @@ def test_writing_to_a_peer_that_is_gone_is_an_os_error_and_no_signal(pair: Pair)
         pair.messages.flush()
     pair.messages.drop_outbound()
     assert pair.messages.pending_nbytes == 0
+
+
+@given(st.lists(st.tuples(st.binary(max_size=40) | st.just(message(1)), st.integers(0, 3))))
+def test_any_bytes_with_any_descriptors_are_messages_or_an_error_and_leak_nothing(
+    pieces: list[tuple[bytes, int]],
+) -> None:
+    with no_descriptor_leaked():
+        made = Pair()
+        try:
+            for data, count in pieces:
+                if data:
+                    made.send_fds(data, count)
+                for _, fds in made.messages.receive():
+                    close_fds(fds)
+        except ProtocolError as error:
+            assert error.message  # noqa: PT017  (either outcome is right)
+        finally:
+            made.close()
 
 
 def test_one_call_reads_a_bounded_amount(pair: Pair) -> None:

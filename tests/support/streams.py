@@ -8,8 +8,9 @@ from typing import Any, Self, cast
 
 from mcpd.native import _core
 from mcpd.shm.bundle import Description
-from mcpd.shm.connection import Answer, Connection
+from mcpd.shm.connection import Connection
 from mcpd.shm.messages import Message, ReaderJoin, StreamGrant, StreamSpec
+from mcpd.shm.replies import Answer
 from mcpd.shm.segment import Segment, create_memfd
 from mcpd.shm.session_streams import SessionStreams
 from mcpd.shm.stream import POLICY_CODES, ReaderStream, WriterStream
