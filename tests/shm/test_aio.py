@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,6 @@ from tests.support.daemon import RunningDaemon
 from tests.support.descriptors import no_descriptor_leaked
 
 RED = np.full((16, 24, 3), (255, 0, 0), np.uint8)
-
-
-@pytest.fixture(scope="module")
-def shared(
-    tmp_path_factory: pytest.TempPathFactory, model_repository: Path
-) -> Iterator[RunningDaemon]:
-    with RunningDaemon(tmp_path_factory.mktemp("daemon"), model_repository) as running:
-        yield running
 
 
 def run(daemon: RunningDaemon, body: Callable[[aio.AsyncClient], Awaitable[None]]) -> None:

@@ -1,0 +1,27 @@
+"""One daemon for all tests of a file that leave it as it was, and a client of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mcpd.shm import Client, connect
+from tests.support.daemon import RunningDaemon
+from tests.support.descriptors import no_descriptor_leaked
+
+
+@pytest.fixture(scope="module")
+def shared(
+    tmp_path_factory: pytest.TempPathFactory, model_repository: Path
+) -> Iterator[RunningDaemon]:
+    """A daemon with the small models, which may be used but not killed."""
+    with RunningDaemon(tmp_path_factory.mktemp("daemon"), model_repository) as running:
+        yield running
+
+
+@pytest.fixture
+def client(shared: RunningDaemon) -> Iterator[Client]:
+    with no_descriptor_leaked(), connect(shared.socket, name="tester") as made:
+        yield made
