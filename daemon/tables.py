@@ -1,6 +1,6 @@
 """Answers to `status` and `list`: the daemon's tables as plain maps, in pages that fit a message.
 
-docs/protocol.md names every field.
+docs/control.md names every field.
 """
 
 from __future__ import annotations

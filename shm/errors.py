@@ -146,4 +146,4 @@ STATUS_CODES: tuple[str, ...] = (
     "internal",
     "limit",
 )
-"""Codes that a result's `status` field stands for, by index; docs/protocol.md."""
+"""Codes that a result's `status` field stands for, by index; docs/control.md."""

@@ -1,4 +1,4 @@
-"""Every message of the control protocol, typed once for both sides; drawn in docs/protocol.md.
+"""Every message of the control protocol, typed once for both sides; drawn in docs/control.md.
 
 A message is one msgpack map. `type` names it; a request has an `id` above 0 and gets one Reply or
 ErrorReply with the same id; id 0 is a notification. Either side may send requests. `fds` is the
@@ -238,7 +238,7 @@ class Status(Message, tag="status"):
 class List(Message, tag="list"):
     """One page of a table. what: "streams", "models", "sessions", "leases" or "workers".
 
-    Result: items (list of maps, see docs/protocol.md), cursor ("" on the last page).
+    Result: items (list of maps, see docs/control.md), cursor ("" on the last page).
     """
 
     what: str

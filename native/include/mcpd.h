@@ -82,7 +82,7 @@ struct mcpd_meta {
     int64_t finish_ns;       /* of a result: when its model was done */
     uint32_t model_version;  /* wanted, or of a result: used; 0: any */
     uint32_t flags;
-    uint32_t status;         /* of a result: 0, or a code of docs/protocol.md */
+    uint32_t status;         /* of a result: 0, or a code of docs/control.md */
     int32_t device_event;    /* index of an interprocess event, -1: none */
 };
 
