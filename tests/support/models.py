@@ -46,7 +46,7 @@ def write_repository(folder: Path) -> Path:
 
 
 def write_trivial(folder: Path, name: str = "trivial", *, version: int = 1) -> Path:
-    """A tensor model: uint8 `image` [1,H,W,3] to float32 `mean` [1,3] of the top left 4x4 pixels."""
+    """uint8 `image` [1,H,W,3] to float32 `mean` [1,3] of the top left 4x4 pixels."""
     image = helper.make_tensor_value_info("image", TensorProto.UINT8, [1, "height", "width", 3])
     mean = helper.make_tensor_value_info("mean", TensorProto.FLOAT, [1, 3])
     nodes = [
