@@ -117,7 +117,8 @@ class Registry:
         if stream.state == "ended":
             return
         stream.counters.end(reason)
-        stream.reason = stream.counters.stats()["ended"] or reason
+        told = stream.counters.stats()["ended"]
+        stream.reason = told if told in REASONS else reason  # its writer's word, or anything
         stream.state = "ended"
         self.forget_name(stream)
         for reader in stream.readers.values():

@@ -94,6 +94,7 @@ class Session:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._last_id = 0
         self._ending = False
+        self._lost = False  # what is sent reaches nobody; about to be closed
         loop.add_reader(self._fd, self._readable)
 
     @property
@@ -111,14 +112,14 @@ class Session:
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Queues a message; a peer that does not read loses its session: nobody waits for it."""
-        if not self.open:
+        if not self.open or self._lost:
             return
         message.fds = len(fds)
         try:
             self._socket.queue(wire.encode(message), fds)
         except ProtocolError as error:
             log.warning("%s ended: %s", self, error)
-            self.close()
+            self._close_soon()
             return
         self._flush()
 
@@ -282,11 +283,18 @@ class Session:
             done = self._socket.flush()
         except (OSError, LimitExceeded) as error:
             log.info("%s ended: %s", self, error)
-            self.close()
+            self._close_soon()
             return
         if not done:
             self._loop.add_writer(self._fd, self._flush)
             return
         self._loop.remove_writer(self._fd)
         if self._ending:
-            self.close()
+            self._close_soon()
+
+    def _close_soon(self) -> None:
+        """Whoever sends may be in the middle of the tables that the end of a session changes."""
+        self._lost = True
+        self._socket.drop_outbound()
+        self._loop.remove_writer(self._fd)
+        self._loop.call_soon(self.close)

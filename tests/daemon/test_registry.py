@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import signal
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from mcpd.shm import (
     TimedOut,
     connect,
 )
+from mcpd.shm.transport import close_fds
 from tests.support.actor import Actor
 from tests.support.bystander import Bystander
 from tests.support.daemon import RunningDaemon, wait_until
@@ -118,6 +122,45 @@ def test_waiting_reader_is_woken_by_its_writers_death(bare_daemon: RunningDaemon
         with pytest.raises(StreamClosed) as caught:
             reader.next(30)
         assert caught.value.reason == "writer_died"
+
+
+def test_writer_and_readers_that_die_at_once_leave_nothing(bare_daemon: RunningDaemon) -> None:
+    with (
+        Bystander(bare_daemon.socket) as bystander,
+        Actor(bare_daemon.socket, "write", "cam0").wait_ready() as writer,
+        Actor(bare_daemon.socket, "read", "cam0") as reader,
+        Actor(bare_daemon.socket, "read", "cam0", "lossless") as other,
+        connect(bare_daemon.socket) as client,
+    ):
+        actors = [writer, reader.wait_ready(), other.wait_ready()]
+        os.kill(bare_daemon.pid, signal.SIGSTOP)  # it is to find all of them dead at once
+        try:
+            for actor in actors:
+                actor.kill()
+        finally:
+            os.kill(bare_daemon.pid, signal.SIGCONT)
+        wait_until(lambda: not leases(client, "cam0"), 10, "their leases are gone")
+        client.create_stream("cam0", slot_nbytes=64).close()
+        bystander.check()
+    assert "Traceback" not in bare_daemon.stderr
+
+
+def test_reason_that_a_writer_made_up_does_not_stand_in_the_way_of_its_end(
+    bare_daemon: RunningDaemon,
+) -> None:
+    ended = slice(192, 196)  # of struct mcpd_wctl
+    with connect(bare_daemon.socket) as client:
+        with RawSession(bare_daemon.socket) as writer:
+            spec = {"slots": 8, "slot_nbytes": 4096}
+            writer.send(type="create_stream", id=1, name="evil", spec=spec)
+            _, fds, _, _ = socket.recv_fds(writer.sock, 65536, 3)
+            with mmap.mmap(fds[0], 4096) as control:
+                control[ended] = (99).to_bytes(4, "little")
+            close_fds(fds)
+        wait_until(lambda: states(client, "evil") == {"quarantined"}, 10, "its end")
+        assert leases(client, "evil")[0]["reason"] == "writer_died"
+        client.create_stream("evil", slot_nbytes=64).close()
+    assert "Traceback" not in bare_daemon.stderr
 
 
 def test_closed_connection_revokes_but_a_live_process_is_quarantined(

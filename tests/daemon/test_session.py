@@ -165,6 +165,19 @@ def test_peer_that_does_not_read_loses_its_session_and_nobody_waits() -> None:
     assert len(server.ended_sessions) == 1
 
 
+def test_peer_that_is_gone_does_not_end_its_session_in_the_middle_of_a_send() -> None:
+    async def scenario(wired: Wired) -> None:
+        wired.peer.close()
+        wired.session.send(Status(id=1))
+        assert wired.server.ended_sessions == []
+        async with asyncio.timeout(10):
+            while wired.session.open:
+                await asyncio.sleep(0)
+        assert len(wired.server.ended_sessions) == 1
+
+    with_session(count_ids, scenario)
+
+
 def test_descriptors_that_a_peer_sends_are_closed() -> None:
     async def scenario(wired: Wired) -> None:
         before = len(os.listdir("/proc/self/fd"))
