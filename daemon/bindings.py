@@ -26,6 +26,7 @@ log = logging.getLogger("mcpd.daemon")
 SERVE_TIMEOUT_S = 30.0
 """How long a worker may take to open a binding: it waits for the writer of the frames as well."""
 MAX_WAIT_S = 3600.0
+TRACE_ID_NBYTES = 16
 
 
 class Bindings:
@@ -70,6 +71,11 @@ class Bindings:
 
     def run_once(self, session: Session, message: RunOnce) -> Answer:
         """Runs a `once` binding on the newest frame of its stream."""
+        if len(message.trace_id) not in (0, TRACE_ID_NBYTES):
+            raise InvalidRequest(
+                f"trace_id has {len(message.trace_id)} bytes",
+                f"A W3C trace id has {TRACE_ID_NBYTES}; leave it out if there is none.",
+            )
         binding = self._registry.reader_of(session, message.reader).stream.binding
         if binding is None or not binding.once:
             raise InvalidRequest(

@@ -180,6 +180,20 @@ def test_run_once_needs_results_opened_for_it(client: Client) -> None:
         results.run_once()
 
 
+@pytest.mark.parametrize("nbytes", [1, 15, 17, 60000])
+def test_trace_id_of_another_length_is_refused_and_the_worker_lives(
+    client: Client, nbytes: int
+) -> None:
+    stream = make_camera(client)
+    show(stream, 9)
+    with client.results("cam0", model="trivial", once=True) as results:
+        with pytest.raises(InvalidRequest, match=f"{nbytes} bytes"):
+            results.run_once(b"t" * nbytes)
+        results.run_once(TRACE[::-1])
+        assert results.next(30).trace_id == TRACE[::-1]
+        assert results.reopened == 0
+
+
 def test_results_end_as_their_stream_does(client: Client) -> None:
     stream = make_camera(client)
     with client.results("cam0", model="trivial", frames="lossless") as results:
