@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Protocol, Self
 
 from mcpd.shm.aio_waiting import Opening, Waiting, in_thread
-from mcpd.shm.errors import NotFound, StreamClosed, TimedOut
+from mcpd.shm.errors import NotFound, StreamClosed, TimedOut, WorkerDied
 from mcpd.shm.frame import Frame, Slot
 from mcpd.shm.messages import OpenResults
 from mcpd.shm.requests import Pending, Requests
-from mcpd.shm.results import ResultReader
+from mcpd.shm.results import ResultReader, run_lost
 from mcpd.shm.stream import ReaderStream, WriterStream
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class AsyncWriterStream:
     async def close(self) -> None:
         """As WriterStream.close."""
         await asyncio.to_thread(self.stream.close)
-        self._waiting.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -95,7 +94,6 @@ class AsyncReaderStream:
     async def close(self) -> None:
         """As ReaderStream.close."""
         await asyncio.to_thread(self.stream.close)
-        self._waiting.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,6 +117,7 @@ class AsyncResults:
         self._reader = reader
         self._timeout_s = timeout_s
         self._closed = False
+        self._reopening = asyncio.Lock()
         self._waiting = Waiting(lambda: self._reader.stream)
         self.model = reader.model
         self.labels = reader.labels
@@ -130,16 +129,23 @@ class AsyncResults:
         return self._reader.version
 
     async def next(self, timeout_s: float | None = None) -> Result:
-        """The next result; opened anew when the worker died."""
+        """The next result; opened anew when the worker died. Raises as Results.next."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         what = f"model {self.model!r} on {self._request.stream!r}: no result came"
+        tried: ResultReader | None = None
+
+        def take() -> Result:
+            nonlocal tried
+            tried = self._reader
+            return tried.next(0)
+
         while True:
             try:
-                return await self._waiting.attempt(lambda: self._reader.next(0), timeout_s, what)
+                return await self._waiting.attempt(take, timeout_s, what)
             except StreamClosed as error:
-                if error.reason != "writer_died" or self._closed:
+                if self._closed or (tried is self._reader and error.reason != "writer_died"):
                     raise
-                await self._reopen(error)
+                await self._reopen(tried, error)
 
     async def run_once(self, trace_id: bytes = b"") -> None:
         """As Results.run_once."""
@@ -159,7 +165,6 @@ class AsyncResults:
         """As Results.close."""
         self._closed = True
         await asyncio.to_thread(self._reader.stream.close)
-        self._waiting.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -167,14 +172,20 @@ class AsyncResults:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _reopen(self, ended: StreamClosed) -> None:
-        self._waiting.close()
-        await asyncio.to_thread(self._reader.stream.close)
-        try:
-            self._reader = await self._client.open_results(self._request)
-        except (NotFound, StreamClosed) as error:
-            raise ended from error
-        self.reopened += 1
+    async def _reopen(self, old: ResultReader | None, ended: StreamClosed) -> None:
+        """Replaces `old`, unless another task has. If that fails, `old` tells its end again."""
+        async with self._reopening:
+            if old is not None and old is self._reader:
+                try:
+                    reader = await self._client.open_results(self._request)
+                except (NotFound, StreamClosed) as error:
+                    raise ended from error
+                if not self._closed:
+                    self._reader, reader = reader, old
+                    self.reopened += 1
+                await asyncio.to_thread(reader.stream.close)
+        if self._request.once:
+            raise run_lost(self.model)
 
 
 class AsyncRequests:
@@ -191,7 +202,6 @@ class AsyncRequests:
 
         async def make() -> Slot:
             if not self.requests.bound:
-                self._waiting.close()
                 await in_thread(self.requests.bind, lambda _: None)
             what = f"requests to {self.model!r}: no slot came free"
             return await self._room.attempt(lambda: self.requests.acquire(0), timeout_s, what)
@@ -199,8 +209,19 @@ class AsyncRequests:
         return Opening(make)
 
     def submit(self, slot: Slot) -> Pending:
-        """Publishes an acquired slot as a request; `collect` has its result."""
-        return self.requests.submit(slot)
+        """Publishes an acquired slot as a request; `collect` has its result.
+
+        If the worker has died meanwhile, that is WorkerDied: nothing here waits for the next one.
+        """
+        pending = self.requests.try_submit(slot)
+        if pending is None:
+            slot.abandon()
+            pending = Pending(self.requests)
+            pending.error = WorkerDied(
+                f"the worker of model {self.model!r} died before the request was submitted",
+                "Acquire a slot and submit it again; a new worker is started.",
+            )
+        return pending
 
     async def collect(self, pending: Pending, timeout_s: float | None = None) -> Result:
         """Waits for a request's result; raises as Pending.collect."""
@@ -221,8 +242,6 @@ class AsyncRequests:
     async def close(self) -> None:
         """As Requests.close."""
         await asyncio.to_thread(self.requests.close)
-        self._room.close()
-        self._waiting.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -48,12 +50,11 @@ class Waiting:
     """Tries something that would block until it does not, waiting for a stream's descriptor.
 
     A duplicate of the descriptor is watched: the stream's own is closed, and forgotten by the
-    loop's epoll, when the session ends.
+    loop's epoll, when the session ends. `end` may give another stream's end each time.
     """
 
     def __init__(self, end: Callable[[], Armed]) -> None:
         self._end = end
-        self._fd = -1
         self._lock = asyncio.Lock()  # one waiter at a time is armed
 
     async def attempt(self, take: Callable[[], T], timeout_s: float | None, what: str) -> T:
@@ -78,47 +79,61 @@ class Waiting:
         except TimeoutError:
             raise TimedOut(f"{what} in {timeout_s} s") from None
 
-    def close(self) -> None:
-        """Stops watching; the next attempt watches anew. Idempotent."""
-        if self._fd >= 0:
-            asyncio.get_running_loop().remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-
     async def _readable(self) -> None:
         end = self._end()
-        if self._fd < 0:
-            self._fd = os.dup(end.fileno())
-        if end.arm():
-            return
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
+        with suppress(StreamClosed):  # take() says so, or looks at another end
+            fd = os.dup(end.fileno())
+            try:
+                if not end.arm():
+                    await _until_readable(fd)
+                    return
+            finally:
+                os.close(fd)
+                with suppress(StreamClosed):
+                    end.disarm()
+        await asyncio.sleep(0)
 
-        def wake() -> None:
-            if not woken.done():
-                woken.set_result(None)
 
-        loop.add_reader(self._fd, wake)
-        try:
-            await woken
-        finally:
-            if self._fd >= 0:
-                loop.remove_reader(self._fd)
-            with suppress(StreamClosed):  # take() says so
-                end.disarm()
+async def _until_readable(fd: int) -> None:
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    loop.add_reader(fd, wake)
+    try:
+        await woken
+    finally:
+        loop.remove_reader(fd)
 
 
 async def in_thread(work: Callable[[], T], undo: Callable[[T], object]) -> T:
     """Runs what blocks in the loop's pool. If the await is cancelled, what it made is undone."""
-    loop = asyncio.get_running_loop()
-    future = loop.run_in_executor(None, work)
+    handed: Future[T] = Future()
 
-    def discard(done: asyncio.Future[T]) -> None:
-        if not done.cancelled() and done.exception() is None:
-            loop.run_in_executor(None, undo, done.result())
+    def make() -> None:
+        try:
+            made = work()
+        except BaseException as error:
+            if handed.set_running_or_notify_cancel():
+                handed.set_exception(error)
+            return
+        if handed.set_running_or_notify_cancel():
+            handed.set_result(made)
+        else:
+            undo(made)
 
+    def discard(done: Future[T]) -> None:
+        # Not in the loop's pool: that takes nothing more while the loop ends.
+        if done.exception() is None:
+            threading.Thread(target=undo, args=(done.result(),)).start()
+
+    asyncio.get_running_loop().run_in_executor(None, make)
     try:
-        return await asyncio.shield(future)
+        return await asyncio.wrap_future(handed)
     except asyncio.CancelledError:
-        future.add_done_callback(discard)
+        if not handed.cancel():
+            handed.add_done_callback(discard)  # it came in the last moment
         raise

@@ -121,15 +121,20 @@ class Requests:
         Raises:
             InvalidRequest: The slot was published or abandoned already.
         """
-        pending = Pending(self)
-        while True:
-            with self._changed:
-                # Under the lock: the result may be there before publish returns.
-                if self.bound:
-                    pending.seq = slot.publish()
-                    self._table[pending.seq] = pending
-                    return pending
+        while (pending := self.try_submit(slot)) is None:
             self.bind()
+        return pending
+
+    def try_submit(self, slot: Slot) -> Pending | None:
+        """As submit, but None if the worker died: never waits for the next one."""
+        with self._changed:
+            # Under the lock: the result may be there before publish returns.
+            if not self.bound:
+                return None
+            pending = Pending(self)
+            pending.seq = slot.publish()
+            self._table[pending.seq] = pending
+            return pending
 
     def poll(self) -> None:
         """Takes in every result that is there, without waiting; for event loops.
@@ -254,9 +259,10 @@ class Requests:
         """Drops a request that nobody waits for any more; the error that says so."""
         with self._changed:
             self._table.pop(pending.seq, None)
-        return TimedOut(
-            f"model {self.model!r} gave no result for request {pending.seq} in {timeout_s} s"
-        )
+            error = pending.error = TimedOut(
+                f"model {self.model!r} gave no result for request {pending.seq} in {timeout_s} s"
+            )
+        return error
 
 
 def _remaining(deadline: float | None) -> float | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from mcpd.shm.errors import NotFound, ProtocolError, StreamClosed
+from mcpd.shm.errors import NotFound, ProtocolError, StreamClosed, WorkerDied
 from mcpd.shm.messages import OpenResults, RunOnce
 from mcpd.shm.result import Detection, Result
 from mcpd.shm.stream import ReaderStream, map_reader
@@ -65,7 +66,8 @@ def open_results(connection: Connection, request: OpenResults) -> ResultReader:
 class Results:
     """An iterator of results. A context manager that closes. Safe for threads.
 
-    When the worker dies it opens the results anew and goes on, from the frames that are new then.
+    When the worker dies it opens the results anew and goes on, from the frames that are new then;
+    who shares them goes on with the same new reader.
 
     Attributes:
         reopened: How often that happened.
@@ -78,6 +80,8 @@ class Results:
         self._request = request
         self._timeout_s = timeout_s
         self._closed = False
+        self._lock = threading.Lock()  # of which reader it is, and whether it is closed
+        self._reopening = threading.Lock()
         self._reader = open_results(connection, request)
         self.reopened = 0
 
@@ -105,23 +109,26 @@ class Results:
         """The next result by the policy; failed frames give one too, see Result.status.
 
         Args:
-            timeout_s: None: as given when this was made; 0 does not wait.
+            timeout_s: None: as given when this was made; 0 does not wait, but for a new worker.
 
         Raises:
             WouldBlock, TimedOut: None came in time.
             LimitExceeded: Results with large tensors that were not closed hold every pin.
             StreamClosed: The stream that the model runs on has ended.
-            ModelFailed, NotFound: The worker died and the model cannot be had again.
+            ModelFailed, NotFound: The worker died and the model cannot be had again; asked once
+                more, this tries once more.
+            WorkerDied: Of results opened with `once`: it may have died with the run.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
+            reader = self._reader
             try:
-                return self._reader.next(timeout_s)
+                return reader.next(timeout_s)
             except StreamClosed as error:
-                if error.reason != "writer_died" or self._closed:
+                if self._closed or (reader is self._reader and error.reason != "writer_died"):
                     raise
-                self._reopen(error)
+                self._reopen(reader, error, timeout_s)
             if deadline is not None:
                 timeout_s = max(0.001, deadline - time.monotonic())
 
@@ -152,8 +159,10 @@ class Results:
 
     def close(self) -> None:
         """Detaches; the model stops if nobody else wants these results. Idempotent."""
-        self._closed = True
-        self._reader.stream.close()
+        with self._lock:
+            self._closed = True
+            reader = self._reader
+        reader.stream.close()
 
     def __iter__(self) -> Iterator[Result]:
         return self
@@ -172,10 +181,33 @@ class Results:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _reopen(self, ended: StreamClosed) -> None:
-        self._reader.stream.close()
+    def _reopen(self, old: ResultReader, ended: StreamClosed, timeout_s: float | None) -> None:
+        """Replaces `old`, unless another thread has. If that fails, `old` tells its end again."""
+        with self._reopening:
+            if self._reader is old:
+                reader = self._open_anew(ended, timeout_s)
+                with self._lock:
+                    closed = self._closed
+                    if not closed:
+                        self._reader = reader
+                        self.reopened += 1
+                (reader if closed else old).stream.close()
+        if self._request.once:
+            raise run_lost(self.model)
+
+    def _open_anew(self, ended: StreamClosed, timeout_s: float | None) -> ResultReader:
+        request = self._request
+        if timeout_s:
+            request = replace(request, wait_s=min(request.wait_s, timeout_s))
         try:
-            self._reader = open_results(self._connection, self._request)
+            return open_results(self._connection, request)
         except (NotFound, StreamClosed) as error:
             raise ended from error  # it was the input stream's writer that died
-        self.reopened += 1
+
+
+def run_lost(model: str) -> WorkerDied:
+    """What a run of `once` results comes to when their worker dies."""
+    return WorkerDied(
+        f"the worker of model {model!r} died before it gave the result",
+        "Ask again with run_once; a new worker is there.",
+    )

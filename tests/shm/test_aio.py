@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ from mcpd.shm import (
     aio,
 )
 from mcpd.shm.segment import process_start_ticks
-from tests.support.daemon import RunningDaemon
+from tests.support.daemon import RunningDaemon, wait_until
 from tests.support.descriptors import no_descriptor_leaked
 
 RED = np.full((16, 24, 3), (255, 0, 0), np.uint8)
@@ -315,6 +316,25 @@ def test_death_of_the_daemon_wakes_who_waits(tmp_path: Path, model_repository: P
 
     with no_descriptor_leaked(), RunningDaemon(tmp_path, model_repository) as daemon:
         asyncio.run(main(daemon))
+
+
+def test_connection_that_is_cancelled_as_the_loop_ends_is_closed(shared: RunningDaemon) -> None:
+    async def main() -> None:
+        connecting = asyncio.ensure_future(aio.connect(shared.socket))
+        await asyncio.sleep(0)
+        connecting.cancel()
+        # Only now: the thread of the loop's pool is done when the loop is about to end.
+        asyncio.get_running_loop().call_later(0.05, os.kill, shared.pid, signal.SIGCONT)
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+
+    with no_descriptor_leaked():
+        os.kill(shared.pid, signal.SIGSTOP)
+        try:
+            asyncio.run(main())
+        finally:
+            os.kill(shared.pid, signal.SIGCONT)
+        wait_until(lambda: "mcpd-io" not in [t.name for t in threading.enumerate()], 10, "it ends")
 
 
 def test_no_daemon_is_told_as_by_the_other_client(tmp_path: Path) -> None:
