@@ -5,6 +5,8 @@ docs/models.md is its reference. Loads no engine and no numpy: the daemon reads 
 
 from __future__ import annotations
 
+import os
+import stat
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ ENGINE_FILES = {"onnx": "model.onnx"}
 
 MAX_LABELS_NBYTES = 32 * 1024
 """Class names travel in one control message of 64 KiB."""
+
+MAX_TOML_NBYTES = 1024 * 1024
 
 MAX_SIDE = 16384
 """Pixels; what preparation can do."""
@@ -144,15 +148,32 @@ def read_model_toml(folder: Path, problems: list[str]) -> ModelToml:
 
 def _load(path: Path, problems: list[str]) -> dict[str, Any] | None:
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        return tomllib.loads(_read_text(path, MAX_TOML_NBYTES))
     except FileNotFoundError:
         problems.append("model.toml is missing; docs/models.md shows what it needs")
     except OSError as error:
         problems.append(f"model.toml cannot be read: {error.strerror}")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # a TOMLDecodeError, or an integer too long for Python
         problems.append(f"model.toml is not TOML: {error}")
+    except RecursionError:
+        problems.append("model.toml is not TOML: it is nested too deeply")
     return None
+
+
+def _read_text(path: Path, limit_nbytes: int) -> str:
+    """The text of a regular file; a pipe, which would block, and a device are refused.
+
+    Raises:
+        OSError: It cannot be read, or is no file.
+        ValueError: It is too long, or not UTF-8.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, "it is not a file")
+        if status.st_size > limit_nbytes:
+            raise ValueError(f"has {status.st_size} bytes, the limit is {limit_nbytes}")
+        return file.read(limit_nbytes).decode()
 
 
 def _subtable(table: dict[str, Any], name: str, problems: list[str]) -> dict[str, Any]:
@@ -207,12 +228,11 @@ def _read_decode(path: Path, table: dict[str, Any], problems: list[str]) -> Deco
 
 def _read_labels(path: Path, name: str, problems: list[str]) -> tuple[str, ...]:
     where = f'model.toml: decode.labels = "{name}"'
-    if "/" in name or name in (".", ".."):
+    if "/" in name or "\0" in name or name in (".", ".."):
         problems.append(f"{where}: must be the name of a file in the model's folder")
         return ()
     try:
-        raw = (path / name).read_bytes()
-        text = raw.decode()
+        text = _read_text(path / name, MAX_LABELS_NBYTES)
     except FileNotFoundError:
         problems.append(f"{where}: there is no {path / name}")
         return ()
@@ -222,7 +242,7 @@ def _read_labels(path: Path, name: str, problems: list[str]) -> tuple[str, ...]:
     except UnicodeDecodeError:
         problems.append(f"{where}: {path / name} is not UTF-8 text")
         return ()
-    if len(raw) > MAX_LABELS_NBYTES:
-        problems.append(f"{where}: has {len(raw)} bytes, the limit is {MAX_LABELS_NBYTES}")
+    except ValueError as error:
+        problems.append(f"{where}: {error}")
         return ()
     return tuple(line.strip() for line in text.rstrip().splitlines())

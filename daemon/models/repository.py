@@ -9,6 +9,7 @@ The daemon and the workers read it with this module; it loads no engine and no n
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -83,11 +84,14 @@ def read_repository(folder: Path) -> Repository:
     except OSError as error:
         raise ModelFailed(f"model repository {folder} cannot be read: {error.strerror}") from error
     for path in paths:
-        if path.is_dir():
-            try:
-                models[path.name] = read_model(path)
-            except ModelFailed as error:
-                broken[path.name] = error
+        name = _as_text(path.name)
+        try:
+            if path.is_dir():
+                models[name] = read_model(path)
+        except ModelFailed as error:
+            broken[name] = error
+        except OSError as error:
+            broken[name] = ModelFailed(f"model {name!r} cannot be read: {error.strerror}")
     return Repository(folder, models, broken)
 
 
@@ -100,14 +104,18 @@ def read_model(path: Path) -> ModelConfig:
     problems: list[str] = []
     if not _NAME.fullmatch(path.name):
         problems.append(
-            f"folder name {path.name!r}: must be 1 to 63 letters, digits, '.', '_' or '-', "
+            f"folder name {_as_text(path.name)!r}: must be 1 to 63 letters, digits, '.', '_' or '-', "
             "starting with a letter or digit"
         )
     toml = read_model_toml(path, problems)
-    engine, versions = _find_versions(path, toml.engine, problems)
+    try:
+        engine, versions = _find_versions(path, toml.engine, problems)
+    except OSError as error:
+        problems.append(f"its versions cannot be read: {error.filename}: {error.strerror}")
     if problems:
         listed = "".join(f"\n  {problem}" for problem in problems)
-        raise ModelFailed(f"model {path.name!r} in {path} cannot be used:{listed}")
+        where = _as_text(str(path))
+        raise ModelFailed(f"model {_as_text(path.name)!r} in {where} cannot be used:{listed}")
     return ModelConfig(path.name, path, engine, versions, toml.inputs, toml.decode, toml.run)
 
 
@@ -130,3 +138,8 @@ def _find_versions(path: Path, engine: str, problems: list[str]) -> tuple[str, t
         return engine, ()
     engine = found[-1][0]
     return engine, tuple(int(child.name) for name, child in found if name == engine)
+
+
+def _as_text(name: str) -> str:
+    """A file's name as text that can be sent and printed: bytes that are not UTF-8 as \\xff."""
+    return os.fsencode(name).decode(errors="backslashreplace")

@@ -73,7 +73,11 @@ class Key(Struct, frozen=True, kw_only=True):
             return False
         if self.nonzero and value == 0:
             return False
-        return math.isfinite(value) and self.least <= value <= self.most
+        try:
+            number = float(value)
+        except OverflowError:  # TOML's integers are as long as its writer likes
+            return False
+        return math.isfinite(number) and self.least <= number <= self.most
 
 
 def read_table(

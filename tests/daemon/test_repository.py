@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,6 +192,7 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
             "model.toml: input[0].width = 3: no such key",
         ),
         (IMAGE + "scale = nan", "model.toml: input[0].scale = nan: must be a number"),
+        (IMAGE + "scale = 1" + "0" * 400, "model.toml: input[0].scale = 1000"),
         (IMAGE + "[decode]\nboxes = 'b'", 'model.toml: decode.boxes = "b": no such key'),
     ],
 )
@@ -197,7 +201,16 @@ def test_a_fault_is_told_with_key_and_value(tmp_path: Path, toml: str, words: st
     assert any(line.startswith(words) for line in told)
 
 
-@pytest.mark.parametrize("toml", [b"[[input", b"\xff\xfe\x00", b"a = 1\na = 2"])
+@pytest.mark.parametrize(
+    "toml",
+    [
+        b"[[input",
+        b"\xff\xfe\x00",
+        b"a = 1\na = 2",
+        b"a = " + b"[" * 5000,
+        b"a = 1" + b"0" * 5000,
+    ],
+)
 def test_a_file_that_is_not_toml_is_told(tmp_path: Path, toml: bytes) -> None:
     assert faults(write(tmp_path, toml, "1"))[0].startswith("model.toml is not TOML: ")
 
@@ -238,6 +251,51 @@ def test_a_broken_model_does_not_hide_the_others(tmp_path: Path) -> None:
     assert list(repository.models) == ["good"]
     assert list(repository.broken) == ["bad"]
     assert "is not TOML" in repository.broken["bad"].message
+
+
+def test_a_folder_whose_name_is_not_text_is_told_in_text(tmp_path: Path) -> None:
+    write(tmp_path, IMAGE, "1", name="good")
+    os.mkdir(os.fsencode(tmp_path) + b"/bad\xff")
+    repository = read_repository(tmp_path)
+    assert list(repository.models) == ["good"]
+    ((name, error),) = repository.broken.items()
+    assert name == "bad\\xff"
+    assert "bad\\xff" in error.message
+
+
+@pytest.mark.parametrize("file", ["model.toml", "labels.txt"])
+def test_a_pipe_in_place_of_a_file_is_told_and_not_waited_for(tmp_path: Path, file: str) -> None:
+    decode = "[decode]\nkind = 'detections'\nboxes = 'b'\nbox_format = 'xyxy'\nscores = 's'\n"
+    path = write(tmp_path, IMAGE + decode + "labels = 'labels.txt'\n", "1")
+    (path / file).unlink(missing_ok=True)
+    os.mkfifo(path / file)
+    assert "it is not a file" in faults(path)[0]
+
+
+def test_a_folder_that_this_user_may_not_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    write(tmp_path, IMAGE, "1", name="good")
+    write(tmp_path, IMAGE, "1", name="closed")
+    (tmp_path / "closed" / "1").chmod(0)
+    write(tmp_path, IMAGE, "1", name="shut").chmod(0)
+    code = (
+        "import os, sys; from pathlib import Path; "
+        "from mcpd.daemon.models.repository import read_repository as read; "
+        "folder = os.open(sys.argv[1], os.O_RDONLY); os.seteuid(os.getuid() or 65534); "
+        "found = read(Path(f'/proc/self/fd/{folder}')); "
+        "print(*found.models, *sorted(found.broken))"
+    )
+    tmp_path.chmod(0o755)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    finally:
+        (tmp_path / "shut").chmod(0o755)
+        (tmp_path / "closed" / "1").chmod(0o755)
+    assert done.stdout.split() == ["good", "closed", "shut"]
 
 
 def test_a_repository_that_is_not_there_is_empty(tmp_path: Path) -> None:
