@@ -15,6 +15,9 @@ from mcpd.shm.errors import ModelFailed
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int32]
 
+MAX_CANDIDATES = 10_000
+"""Pairs of a box and a class that suppression looks at, the best ones: its time grows with them."""
+
 _CORNERS = {"yxyx_unit": (1, 0, 3, 2), "xyxy_unit": (0, 1, 2, 3), "xyxy": (0, 1, 2, 3)}
 """Columns of x0, y0, x1, y1 in each format that holds corners."""
 
@@ -23,7 +26,7 @@ class DetectionDecoder:
     """Score threshold, non-maximum suppression, boxes to source pixels.
 
     Every pair of a box and a class over the threshold is a candidate, so one box may give several
-    detections. Results, best score first: `boxes` float32 [n, 4], x0, y0, x1, y1 in source pixels
+    detections; of more than MAX_CANDIDATES the best are taken. Results, best score first: `boxes` float32 [n, 4], x0, y0, x1, y1 in source pixels
     and inside the source; `scores` float32 [n]; `labels` int32 [n], the class index.
 
     Args:
@@ -46,7 +49,11 @@ class DetectionDecoder:
     ) -> dict[str, NDArray[Any]]:
         boxes, scores = self._read(outputs)
         config = self._config
-        rows, labels = np.nonzero(scores >= config.score_threshold)
+        rows, labels = np.nonzero(np.isfinite(scores) & (scores >= config.score_threshold))
+        if len(rows) > MAX_CANDIDATES:
+            best = np.argpartition(-scores[rows, labels], MAX_CANDIDATES)[:MAX_CANDIDATES]
+            best.sort()
+            rows, labels = rows[best], labels[best]
         corners = self._corners(boxes[rows], source_size)
         sound = np.isfinite(corners).all(axis=1)
         corners, labels, values = corners[sound], labels[sound], scores[rows, labels][sound]

@@ -110,9 +110,25 @@ def test_boxes_in_units_of_the_source_need_no_input_size() -> None:
 
 
 def test_boxes_and_scores_that_are_no_numbers_are_left_out() -> None:
-    boxes = [[[0, 0, np.nan, 10], [0, 0, 10, 10], [0, 0, 5, np.inf], [20, 20, 30, 30]]]
-    result = decode(boxes, [[[0.9], [np.nan], [0.8], [0.7]]])
+    sound = [[0, 0, 10, 10], [40, 40, 50, 50], [20, 20, 30, 30]]
+    boxes = [[[0, 0, np.nan, 10], [0, 0, 5, np.inf], *sound]]
+    result = decode(boxes, [[[0.9], [0.8], [np.nan], [np.inf], [0.7]]])
     assert result["boxes"].tolist() == [[20, 20, 30, 30]]
+
+
+def test_of_very_many_candidates_the_best_are_looked_at() -> None:
+    count = 300_000
+    corners = np.arange(count)[:, None] * 2 + np.array([0, 0, 1, 1])
+    scores = np.random.default_rng(3).permutation(count) / count
+    result = decode(
+        corners[None],
+        scores[None, :, None],
+        score_threshold=0.0,
+        max_detections=1000,
+        source=(2 * count, 2 * count),
+    )
+    best = np.argsort(-scores)[:1000]
+    assert result["boxes"][:, 0].tolist() == (best * 2).tolist()
 
 
 def test_outputs_without_a_batch_or_class_dimension_are_read() -> None:
