@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,8 +64,15 @@ def common_options(command: _Command) -> _Command:
 
 
 def print_json(document: object) -> None:
-    """One JSON document on a line of its own, flushed: a reader of a pipe sees it at once."""
-    click.echo(json.dumps(document, ensure_ascii=False, default=_plain))
+    """One JSON document on a line of its own, flushed: a reader of a pipe sees it at once.
+
+    NaN and infinity, which JSON has not, become null.
+    """
+    try:
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, default=_plain)
+    except ValueError:
+        text = json.dumps(_finite(document), ensure_ascii=False, allow_nan=False, default=_plain)
+    click.echo(text)
 
 
 def _keep_socket(context: click.Context, _option: click.Parameter, value: str | None) -> None:
@@ -75,6 +83,14 @@ def _keep_socket(context: click.Context, _option: click.Parameter, value: str | 
 def _keep_json(context: click.Context, _option: click.Parameter, value: bool) -> None:
     if value:
         context.ensure_object(Invocation).json = True
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _plain(value: object) -> object:

@@ -69,7 +69,9 @@ def select(detections: Iterable[Row], min_score: float, max_results: int) -> Row
     return found
 
 
-def output(name: str, dtype: str, shape: Sequence[int], values: Iterable[float | int]) -> Row:
+def output(
+    name: str, dtype: str, shape: Sequence[int], values: Iterable[float | int | None]
+) -> Row:
     """One output tensor as the tool's answer has it; what JSON cannot say becomes null."""
     shown = [_readable(value) for value in values]
     return {"name": name, "dtype": dtype, "shape": list(shape), "values": shown[:MAX_VALUES]}
@@ -150,7 +152,9 @@ async def _size(client: AsyncClient, stream: str) -> Row:
     return {}
 
 
-def _readable(value: float | int) -> float | int | None:
+def _readable(value: float | int | None) -> float | int | None:
+    if value is None:  # `mcpd infer` has replaced what JSON cannot say
+        return None
     if isinstance(value, int):
         return int(value)
     # Six digits are all that a float32 holds for sure.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.clips import BLUE, GREEN, RED, write_picture, write_video
 from tests.cli.command import run_mcpd
 from tests.support.daemon import RunningDaemon
-from tests.support.models import write_trivial
+from tests.support.models import TRIVIAL_TOML, write_model, write_trivial
 
 CLIP = [RED, GREEN, BLUE] * 5
 
@@ -100,6 +102,22 @@ def test_tensor_model_gets_the_pixels_as_they_are(daemon: RunningDaemon, tmp_pat
         (result,) = ran.document["results"]
         (mean,) = result["tensors"].values()
         assert mean == {"dtype": "float32", "shape": [1, 3], "first": [10.0, 20.0, 30.0]}
+
+
+def test_values_that_json_has_not_are_null(tmp_path: Path) -> None:
+    values = numpy_helper.from_array(np.array([np.nan, -np.inf, 1.5], np.float32), "values")
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, [1, "height", "width", 3])
+    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, [3])
+    node = helper.make_node("Identity", ["values"], ["out"])
+    graph = helper.make_graph([node], "no-numbers", [image], [out], [values])
+    write_model(tmp_path / "models", "no-numbers", graph, TRIVIAL_TOML)
+    picture = write_picture(tmp_path / "red.png", RED)
+    with RunningDaemon(tmp_path, tmp_path / "models") as running:
+        ran = run_mcpd("infer", "no-numbers", str(picture), "--json", socket=running.socket)
+    assert ran.status == 0
+    assert "NaN" not in ran.out
+    (result,) = ran.document["results"]
+    assert result["tensors"]["out"]["first"] == [None, None, 1.5]
 
 
 def test_unknown_model_is_an_error_that_names_those_there_are(

@@ -160,8 +160,9 @@ def test_model_that_does_not_detect_shows_its_outputs(running: RunningDaemon, mo
 
 
 def test_value_that_json_has_not_is_null() -> None:
-    shown = run_inference.output("x", "float32", [4], [float("nan"), float("inf"), 1 / 3, True])
-    assert shown["values"] == [None, None, 0.333333, 1]
+    values = [None, float("nan"), float("inf"), 1 / 3, True]
+    shown = run_inference.output("x", "float32", [5], values)
+    assert shown["values"] == [None, None, None, 0.333333, 1]
 
 
 def test_best_detections_are_kept_and_all_are_counted() -> None:
