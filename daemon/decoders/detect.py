@@ -26,8 +26,9 @@ class DetectionDecoder:
     """Score threshold, non-maximum suppression, boxes to source pixels.
 
     Every pair of a box and a class over the threshold is a candidate, so one box may give several
-    detections; of more than MAX_CANDIDATES the best are taken. Results, best score first: `boxes` float32 [n, 4], x0, y0, x1, y1 in source pixels
-    and inside the source; `scores` float32 [n]; `labels` int32 [n], the class index.
+    detections; of more than MAX_CANDIDATES the best are taken. Results, best score first: `boxes`
+    float32 [n, 4], x0, y0, x1, y1 in source pixels and inside the source; `scores` float32 [n];
+    `labels` int32 [n], the class index.
 
     Args:
         config: Which outputs hold boxes and scores, and the limits.

@@ -104,8 +104,8 @@ def read_model(path: Path) -> ModelConfig:
     problems: list[str] = []
     if not _NAME.fullmatch(path.name):
         problems.append(
-            f"folder name {_as_text(path.name)!r}: must be 1 to 63 letters, digits, '.', '_' or '-', "
-            "starting with a letter or digit"
+            f"folder name {_as_text(path.name)!r}: must be 1 to 63 letters, digits, '.', '_' or "
+            "'-', starting with a letter or digit"
         )
     toml = read_model_toml(path, problems)
     try:
