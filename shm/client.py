@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from mcpd.shm.connection import Connection
-from mcpd.shm.errors import DaemonUnavailable, McpdError, NotPermitted
+from mcpd.shm.errors import McpdError
 from mcpd.shm.inference import Inference
 from mcpd.shm.messages import (
     AttachReader,
@@ -22,7 +22,7 @@ from mcpd.shm.messages import (
     Status,
     Stop,
 )
-from mcpd.shm.paths import resolve_socket
+from mcpd.shm.paths import open_socket, resolve_socket
 from mcpd.shm.requests import Requests
 from mcpd.shm.results import Results
 from mcpd.shm.spec import stream_spec
@@ -52,7 +52,7 @@ def connect(
     Raises:
         DaemonUnavailable: No daemon listens there.
         NotPermitted: The socket is another user's.
-        InvalidRequest: The path cannot be a socket's.
+        InvalidRequest: The path cannot be a socket's, or timeout_s be a time.
         TimedOut, UnsupportedVersion: It does not greet, or speaks another protocol.
     """
     sock = open_socket(resolve_socket(socket), timeout_s)
@@ -362,7 +362,12 @@ class Client:
     # ---- life ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes every stream of this client and ends the session. Idempotent."""
+        """Closes every stream of this client and ends the session. Idempotent.
+
+        Does nothing in a forked child: the session is its parent's.
+        """
+        if self.connection.inherited:
+            return
         self._inference.close()
         for stream in self.connection.streams.all():
             stream.close()
@@ -373,28 +378,3 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def open_socket(path: str, timeout_s: float | None) -> sockets.socket:
-    """A socket connected to the daemon at `path`.
-
-    Raises:
-        DaemonUnavailable, NotPermitted: As `connect`.
-    """
-    sock = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM | sockets.SOCK_CLOEXEC)
-    try:
-        sock.settimeout(timeout_s)
-        sock.connect(path)
-    except PermissionError as error:
-        sock.close()
-        raise NotPermitted(
-            f"socket {path} may not be opened by uid {os.getuid()}",
-            "The daemon serves the user who started it.",
-        ) from error
-    except OSError as error:
-        sock.close()
-        raise DaemonUnavailable(
-            f"no daemon answers on {path}: {error.strerror or error}",
-            "Start it with: mcpd start",
-        ) from error
-    return sock

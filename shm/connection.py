@@ -201,11 +201,16 @@ class Connection:
         """Whether the session is over, by `close` or by the daemon's end."""
         return self._over is not None
 
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a forked child: the session is its parent's."""
+        return self._pid != os.getpid()
+
     def close(self) -> None:
         """Ends the session: requests still pending fail, streams still open end. Idempotent."""
         self._closing = True
-        if self._pid != os.getpid():
-            return  # of a forked child: the session is the parent's
+        if self.inherited:
+            return
         if self._thread is not threading.current_thread():
             self._wake()
             self._thread.join()
@@ -376,7 +381,7 @@ class Connection:
         return DaemonUnavailable(f"session ended: {over.message}", over.hint)
 
     def _check_process(self) -> None:
-        if self._pid != os.getpid():
+        if self.inherited:
             raise InvalidRequest(
                 f"connection of process {self._pid} used in its child {os.getpid()}",
                 "After a fork connect again; better, start processes with spawn.",

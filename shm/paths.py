@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
-from mcpd.shm.errors import InvalidRequest
+from mcpd.shm.errors import DaemonUnavailable, InvalidRequest, NotPermitted
 
 MAX_SOCKET_PATH_NBYTES = 107
 """sockaddr_un holds 108 bytes, the last of them zero."""
@@ -40,6 +41,35 @@ def resolve_socket(socket: str | os.PathLike[str] | None = None) -> str:
             "Choose a shorter one with --socket or MCPD_SOCKET.",
         )
     return path
+
+
+def open_socket(path: str, timeout_s: float | None) -> socket.socket:
+    """A socket connected to the daemon at `path`.
+
+    Raises:
+        DaemonUnavailable: No daemon listens there.
+        NotPermitted: The socket is another user's.
+        InvalidRequest: timeout_s is below 0, or not a number.
+    """
+    if timeout_s is not None and not timeout_s >= 0:
+        raise InvalidRequest(f"timeout_s is {timeout_s}", "It must be 0 or more.")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(path)
+    except PermissionError as error:
+        sock.close()
+        raise NotPermitted(
+            f"socket {path} may not be opened by uid {os.getuid()}",
+            "The daemon serves the user who started it.",
+        ) from error
+    except OSError as error:
+        sock.close()
+        raise DaemonUnavailable(
+            f"no daemon answers on {path}: {error.strerror or error}",
+            "Start it with: mcpd start",
+        ) from error
+    return sock
 
 
 def default_models() -> Path:

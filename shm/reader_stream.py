@@ -21,6 +21,7 @@ from mcpd.shm.stream_end import (
     END_CODES,
     END_REASONS,
     POLICY_CODES,
+    check_timeout,
     raise_closed,
     raise_ended,
     raise_none,
@@ -94,6 +95,7 @@ class ReaderStream:
             WouldBlock: Nothing new, with timeout_s 0.
             TimedOut: Nothing came in time.
             LimitExceeded: All `max_pins` pins are in use.
+            InvalidRequest: timeout_s is below 0, or not a number.
             StreamClosed: The stream has ended and everything owed was read.
             ProtocolError: The writer's control object holds nonsense.
         """
@@ -109,6 +111,7 @@ class ReaderStream:
                 self._core.close()
             raise_ended(self.name, error.args[0])
         except ValueError:
+            check_timeout(timeout_s)
             raise_closed(self.name, self._connection, self._end_reason)
         except OSError as error:
             if error.errno != errno.EBADMSG:
@@ -172,7 +175,10 @@ class ReaderStream:
             raise_closed(self.name, self._connection, self._end_reason)
 
     def close(self) -> None:
-        """Detaches. Idempotent. Frames and views still held stay valid for this process."""
+        """Detaches. Idempotent. Frames and views still held stay valid for this process.
+
+        Does nothing in a forked child: the reader is its parent's.
+        """
         if not self._detach():
             return
         try:
@@ -182,7 +188,7 @@ class ReaderStream:
 
     def _detach(self) -> bool:
         """Closes this side alone; False if that was done before."""
-        if self._closed:
+        if self._closed or self._connection.inherited:
             return False
         self._closed = True
         self._connection.streams.remove_reader(self)

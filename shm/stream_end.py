@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from mcpd.native import _core
-from mcpd.shm.errors import McpdError, ProtocolError, StreamClosed, TimedOut, WouldBlock
+from mcpd.shm.errors import (
+    InvalidRequest,
+    McpdError,
+    ProtocolError,
+    StreamClosed,
+    TimedOut,
+    WouldBlock,
+)
 from mcpd.shm.messages import StreamGrant
 from mcpd.shm.transport import close_fds
 
@@ -60,6 +67,14 @@ def raise_closed(name: str, connection: Connection, reason: str = "") -> NoRetur
     if reason or connection.lost:
         raise_ended(name, END_CODES[reason or "shutdown"])
     raise StreamClosed(f"this end of stream {name!r} was closed") from None
+
+
+def check_timeout(timeout_s: float | None) -> None:
+    """InvalidRequest unless it is a time to wait, or None."""
+    if timeout_s is not None and not timeout_s >= 0:
+        raise InvalidRequest(
+            f"timeout_s is {timeout_s}", "It must be 0 or more, or None to wait for ever."
+        )
 
 
 def raise_none(name: str, timeout_s: float | None, what: str, hint: str) -> NoReturn:

@@ -21,6 +21,7 @@ from mcpd.shm.messages import CloseStream, StreamGrant
 from mcpd.shm.stream_end import (
     END_CODES,
     POLICY_CODES,
+    check_timeout,
     raise_closed,
     raise_ended,
     raise_none,
@@ -95,6 +96,7 @@ class WriterStream:
             WouldBlock: No slot is free, with timeout_s 0.
             TimedOut: No slot came free in time.
             LimitExceeded: The writer holds as many slots as it declared (`holds`).
+            InvalidRequest: timeout_s is below 0, or not a number.
             StreamClosed: The stream has ended.
         """
         try:
@@ -108,6 +110,7 @@ class WriterStream:
         except _core.StreamEnded as error:
             raise_ended(self.name, error.args[0])
         except ValueError:
+            check_timeout(timeout_s)
             raise_closed(self.name, self._connection)
         if core is None:
             raise_none(self.name, timeout_s, "no slot came free", "A lossless reader is behind.")
@@ -150,7 +153,8 @@ class WriterStream:
     def close(self) -> None:
         """Ends and unmaps the stream; its name is free again on return. Idempotent.
 
-        Slots and views still held stay valid, but are published nowhere.
+        Slots and views still held stay valid, but are published nowhere. Does nothing in a forked
+        child: the stream is its parent's.
         """
         if not self._detach():
             return
@@ -161,7 +165,7 @@ class WriterStream:
 
     def _detach(self) -> bool:
         """Closes this side alone; False if that was done before."""
-        if self._closed:
+        if self._closed or self._connection.inherited:
             return False
         self._closed = True
         self._connection.streams.remove_writer(self)

@@ -79,8 +79,8 @@ class Player:
         """
         import numpy  # noqa: F401  # now, not while the first frame of a camera waits for it
 
-        from mcpd.shm.client import Client, open_socket
-        from mcpd.shm.paths import resolve_socket
+        from mcpd.shm.client import Client
+        from mcpd.shm.paths import open_socket, resolve_socket
         from mcpd.shm.video import open_video
 
         settings = self._settings

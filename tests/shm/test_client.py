@@ -250,3 +250,37 @@ def test_reader_learns_that_its_writer_died(client: Client, shared: RunningDaemo
             assert caught.value.reason == "writer_died"
     with client.create_stream("theirs", width=8, height=8, format="gray8"):
         pass
+
+
+FORK = """
+import os, sys
+from mcpd.shm import connect
+with connect(sys.argv[1]) as client:
+    stream = client.create_stream("mine", width=8, height=8, format="gray8")
+    reader = client.open_stream("mine", policy="lossless")
+    child = os.fork()
+    if child == 0:
+        for end in (reader, stream, client):
+            end.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, "the child failed"
+    with stream.acquire(5) as slot:
+        slot.planes[0][...] = 4
+    with reader.next(5) as frame:
+        assert (frame.planes[0] == 4).all()
+"""
+
+
+def test_forked_child_that_closes_what_it_inherited_disturbs_nothing(
+    shared: RunningDaemon,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", FORK, shared.socket],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_time_that_nobody_can_wait_is_refused(shared: RunningDaemon) -> None:
+    with pytest.raises(InvalidRequest, match="timeout_s is -1"):
+        connect(shared.socket, timeout_s=-1)

@@ -47,6 +47,16 @@ def test_nothing_there_would_block_and_times_out(stream: LocalStream) -> None:
         reader.next(0.01)
 
 
+@pytest.mark.parametrize("timeout_s", [-1, -1e-9, float("-inf"), float("nan")])
+def test_time_that_nobody_can_wait_is_refused_and_no_end(
+    stream: LocalStream, timeout_s: float
+) -> None:
+    reader = stream.attach()
+    for wait in (stream.writer.acquire, reader.next):
+        with pytest.raises(InvalidRequest, match=f"timeout_s is {timeout_s}"):
+            wait(timeout_s)
+
+
 def test_latest_reader_jumps_and_lossless_reader_gets_each(stream: LocalStream) -> None:
     latest, lossless = stream.attach("latest"), stream.attach("lossless")
     publish(stream, 3)

@@ -28,6 +28,7 @@ class LoneSession:
         self.streams = SessionStreams()
         self.asked: list[Message] = []
         self.lost = False
+        self.inherited = False
 
     def request(self, message: Message) -> Answer:
         self.asked.append(message)
