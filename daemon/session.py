@@ -14,7 +14,7 @@ from mcpd.daemon.peer import Peer
 from mcpd.shm import wire
 from mcpd.shm.errors import Internal, LimitExceeded, McpdError, ProtocolError, TimedOut, from_wire
 from mcpd.shm.messages import REQUESTS, WORKER_MESSAGES, ErrorReply, Message, Reply
-from mcpd.shm.transport import MessageSocket, close_fds
+from mcpd.shm.transport import MessageSocket
 
 log = logging.getLogger("mcpd.daemon")
 
@@ -86,7 +86,7 @@ class Session:
         self.open = True
         self.is_worker = is_worker
         self._loop = loop
-        self._socket = MessageSocket(sock)
+        self._socket = MessageSocket(sock, takes_fds=False)  # no message to the daemon has any
         self._fd = self._socket.fileno()
         self._decoder = _WORKER if is_worker else _CLIENT
         self._handler = handler
@@ -187,8 +187,7 @@ class Session:
         except OSError:
             self.close()
             return
-        for body, fds in messages:
-            close_fds(fds)  # no message to the daemon carries any
+        for body, _ in messages:
             if self.open and not self._ending:
                 self._receive(body)
         if self._socket.eof:

@@ -24,6 +24,7 @@ RECEIVES_PER_CALL = 4
 OUTBOUND_NBYTES = 1024 * 1024
 """Default bound of what waits for a peer that does not read."""
 
+_CLOSED = -1
 _FD_NBYTES = array.array("i").itemsize
 _ANCILLARY_NBYTES = socket.CMSG_SPACE(MAX_FDS * _FD_NBYTES)
 
@@ -31,6 +32,8 @@ _ANCILLARY_NBYTES = socket.CMSG_SPACE(MAX_FDS * _FD_NBYTES)
 def close_fds(fds: Iterable[int]) -> None:
     """Closes each descriptor; one that is closed already is passed over."""
     for fd in fds:
+        if fd == _CLOSED:
+            continue
         try:
             os.close(fd)
         except OSError:
@@ -45,11 +48,20 @@ class MessageSocket:
     Args:
         sock: Connected AF_UNIX stream socket; made nonblocking, closed by `close`.
         outbound_nbytes: Most bytes that may wait to be sent.
+        takes_fds: False: descriptors are closed as they arrive, so that a peer cannot have one
+            held for it; not even its own end of this socket, which would never come to its end.
     """
 
-    def __init__(self, sock: socket.socket, *, outbound_nbytes: int = OUTBOUND_NBYTES) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        outbound_nbytes: int = OUTBOUND_NBYTES,
+        takes_fds: bool = True,
+    ) -> None:
         sock.setblocking(False)
         self._sock = sock
+        self._takes_fds = takes_fds
         self._outbound_limit = outbound_nbytes
         self._outbound: deque[tuple[memoryview, list[int]]] = deque()
         self._outbound_nbytes = 0
@@ -83,7 +95,8 @@ class MessageSocket:
         """The messages that have arrived whole: (body without length, descriptors) each.
 
         Returns an empty list when nothing whole is there yet, or at the end (see `eof`). The
-        descriptors are the caller's to close; they are close-on-exec.
+        descriptors are the caller's to close; they are close-on-exec. Where they are not taken, -1
+        stands for each.
 
         Raises:
             ProtocolError: A length out of bounds, bytes that are no message, descriptors that were
@@ -198,7 +211,7 @@ class MessageSocket:
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 whole = len(content) - len(content) % _FD_NBYTES
-                self._inbound_fds.extend(array.array("i", content[:whole]))
+                self._arrived(array.array("i", content[:whole]).tolist())
         if flags & socket.MSG_CTRUNC:
             raise ProtocolError(
                 "descriptors were lost on the way (MSG_CTRUNC)",
@@ -210,6 +223,12 @@ class MessageSocket:
         self.bytes_in += len(data)
         self._inbound += data
         return True
+
+    def _arrived(self, fds: list[int]) -> None:
+        if not self._takes_fds:
+            close_fds(fds)
+            fds = [_CLOSED] * len(fds)
+        self._inbound_fds.extend(fds)
 
     def _end_of_file(self) -> None:
         self._eof = True

@@ -224,6 +224,18 @@ def test_connections_dropped_in_the_middle_leave_no_descriptor(
         assert client.list("streams") == []
 
 
+def test_peer_that_hands_over_its_own_end_cannot_keep_its_session_open(
+    bare_daemon: RunningDaemon,
+) -> None:
+    with connect(bare_daemon.socket) as client:
+        before = client.status()["daemon"]["fds"]
+        for _ in range(3):
+            with RawSession(bare_daemon.socket) as session:
+                socket.send_fds(session.sock, [b"\x10\0\0"], [session.sock.fileno()])
+        wait_until(lambda: len(client.list("sessions")) == 1, 10, "their sessions end")
+        assert client.status()["daemon"]["fds"] == before
+
+
 def test_second_signal_ends_it_at_once(bare_daemon: RunningDaemon) -> None:
     with RawSession(bare_daemon.socket):
         process = bare_daemon.process

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -116,6 +117,21 @@ def test_descriptors_wait_with_a_message_that_waits(pair: Pair) -> None:
     assert pair.messages.pending_nbytes == 0
     assert pair.messages.bytes_out == peer.bytes_in
     close_fds(got[-1][1])
+
+
+def test_descriptors_that_are_not_taken_are_closed_as_they_arrive() -> None:
+    ours, theirs = socket.socketpair()
+    with no_descriptor_leaked(), theirs, closing(MessageSocket(ours, takes_fds=False)) as messages:
+        reading, writing = os.pipe()
+        socket.send_fds(theirs, [message(1, fds=1)[:5]], [writing])
+        os.close(writing)
+        assert messages.receive() == []
+        assert (
+            os.read(reading, 1) == b""
+        )  # nobody has the other end, though the message is not whole
+        os.close(reading)
+        theirs.send(message(1, fds=1)[5:])
+        assert messages.receive() == [(message(1, fds=1)[HEADER_NBYTES:], [-1])]
 
 
 def test_more_descriptors_than_a_message_may_carry_end_the_session(pair: Pair) -> None:
