@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -28,6 +30,7 @@ from mcpd.shm.messages import (
     StreamSpec,
 )
 from mcpd.shm.stream import ReaderStream, WriterStream, map_reader
+from mcpd.shm.transport import close_fds
 
 log = logging.getLogger("mcpd.daemon.worker")
 
@@ -75,6 +78,8 @@ class Binding:
 
     Attributes:
         number: The daemon's number of it.
+        descriptors: What becomes readable after `arm`. Duplicates, its own until `close`: an end's
+            own goes when its stream is taken away.
         done: Whether the frames have ended; `close` follows.
     """
 
@@ -88,6 +93,7 @@ class Binding:
         self.number = request.binding
         self.frames = frames
         self.results = results
+        self.descriptors = _duplicates(frames.fileno(), results.fileno())
         self.done = False
         self._once = request.once
         self._version = version
@@ -124,12 +130,16 @@ class Binding:
         """True if `step` may do something now; else one of the descriptors becomes readable."""
         if not self._wanted():
             return False  # whatever changes that wakes the loop: a reader, a run, or the end
-        return self.results.arm() if self._slot is None else self.frames.arm()
+        try:
+            return self.results.arm() if self._slot is None else self.frames.arm()
+        except StreamClosed:
+            return True  # `step` finds out
 
     def disarm(self) -> None:
         """Awake again; drains both descriptors."""
-        self.frames.disarm()
-        self.results.disarm()
+        for end in (self.frames, self.results):
+            with suppress(StreamClosed):
+                end.disarm()
 
     def close(self) -> None:
         """Detaches from the frames and ends the results."""
@@ -137,8 +147,12 @@ class Binding:
             self._newest.close()
         if self._slot is not None:
             self._slot.abandon()
-        self.frames.close()
-        self.results.close()
+        close_fds(self.descriptors)
+        self.descriptors = ()
+        try:
+            self.frames.close()
+        finally:
+            self.results.close()
 
     def _wanted(self) -> bool:
         return bool(self._runs) if self._once else bool(self.results.readers)
@@ -204,10 +218,25 @@ def open_binding(
     frames = _attach(connection, request)
     try:
         results = _create(connection, request.results_name, result_nbytes)
+        try:
+            return Binding(request, frames, results, version)
+        except BaseException:
+            results.close()
+            raise
     except BaseException:
         frames.close()
         raise
-    return Binding(request, frames, results, version)
+
+
+def _duplicates(*fds: int) -> tuple[int, ...]:
+    made: list[int] = []
+    try:
+        for fd in fds:
+            made.append(os.dup(fd))
+    except BaseException:
+        close_fds(made)
+        raise
+    return tuple(made)
 
 
 def _attach(connection: Connection, request: Serve) -> ReaderStream:

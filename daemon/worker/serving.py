@@ -73,21 +73,26 @@ class Serving:
         self._connection = connection
         self._result_nbytes = runner.result_nbytes
         self._loaded.set()
-        while not self._stopping:
-            while self._work:
-                self._work.popleft()()
-            worked = False
+        try:
+            while not self._stopping:
+                self._go_round(connection, runner)
+        finally:
+            self._work.clear()
             for binding in list(self._bindings.values()):
-                worked |= self._step(binding, runner)
-            if worked:
-                self._report(connection)
-            else:
-                self._sleep(connection)
-        self._work.clear()
+                # The frames go on: whoever reads the results is to ask for the next worker's.
+                binding.results.end("writer_died")
+                self._close(binding)
+
+    def _go_round(self, connection: Connection, runner: ModelRunner) -> None:
+        while self._work:
+            self._work.popleft()()
+        worked = False
         for binding in list(self._bindings.values()):
-            # The frames go on: whoever reads the results is to ask for the next worker's.
-            binding.results.end("writer_died")
-            self._close(binding)
+            worked |= self._step(binding, runner)
+        if worked:
+            self._report(connection)
+        else:
+            self._sleep(connection)
 
     def _step(self, binding: Binding, runner: ModelRunner) -> bool:
         try:
@@ -147,7 +152,7 @@ class Serving:
             binding.close()
             return
         self._bindings[binding.number] = binding
-        for fd in (binding.frames.fileno(), binding.results.fileno()):
+        for fd in binding.descriptors:
             self._epoll.register(fd, select.EPOLLIN)
         log.debug("binding=%d stream=%s", binding.number, binding.frames.name)
 
@@ -165,7 +170,7 @@ class Serving:
 
     def _close(self, binding: Binding) -> None:
         del self._bindings[binding.number]
-        for fd in (binding.frames.fileno(), binding.results.fileno()):
+        for fd in binding.descriptors:
             self._epoll.unregister(fd)
         try:
             binding.close()
