@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 from collections import deque
 from collections.abc import Iterator
@@ -24,27 +25,13 @@ from mcpd.shm.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from mcpd.shm.client import Client
+    from mcpd.shm.picture import Picture
     from mcpd.shm.requests import Pending, Requests
     from mcpd.shm.result import Result
-    from mcpd.shm.video import Picture, Video
+    from mcpd.shm.video import Video
 
 IN_FLIGHT = 4
 """Frames that wait for the model while the next one is decoded."""
-
-SELF_CONTAINED = ",".join(
-    (
-        *("3gp", "asf", "avi", "av1", "flv", "gif", "h264", "hevc", "image2", "ivf", "m4v"),
-        *("matroska", "mjpeg", "mov", "mp4", "mpeg", "mpegts", "mpegvideo", "mxf", "nut", "obu"),
-        *("ogg", "rm", "vc1", "webm", "wtv", "yuv4mpegpipe", "bmp_pipe", "dpx_pipe", "exr_pipe"),
-        *("gif_pipe", "hdr_pipe", "j2k_pipe", "jpeg_pipe", "jpegls_pipe", "jpegxl_anim"),
-        *("jpegxl_pipe", "pam_pipe", "pbm_pipe", "pcx_pipe", "pgm_pipe", "png_pipe", "ppm_pipe"),
-        *("psd_pipe", "qoi_pipe", "sgi_pipe", "tiff_pipe", "webp_pipe"),
-    )
-)
-"""FFmpeg's formats whose files hold the pictures themselves. Playlists are left out: they have
-other files and addresses opened, which whoever allowed this file need not have allowed."""
-
-_OPTIONS = {"format_whitelist": SELF_CONTAINED}
 
 
 @click.command()
@@ -105,8 +92,10 @@ def command(
     """
     from mcpd.shm.video import open_video
 
-    with invocation.connect() as client, open_video(file, options=_OPTIONS) as video:
-        pictures = itertools.islice(_from_time(video, from_s), frames)
+    # A path and never an address, whatever it looks like.
+    with invocation.connect() as client, open_video(os.path.abspath(file)) as video:
+        video.skip_to(from_s)
+        pictures = itertools.islice(video, frames)
         with _open_requests(client, model, video, timeout_s) as requests:
             results = list(_run(requests, pictures, timeout_s))
             version = requests.version
@@ -153,18 +142,6 @@ def command(
             )
     if not all(result.ok for result in results):
         raise click.exceptions.Exit(1)
-
-
-def _from_time(video: Video, from_s: float) -> Iterator[Picture]:
-    """Pictures that are to be shown `from_s` after the first one, or later."""
-    first_ns: int | None = None
-    for number, picture in enumerate(video):
-        pts_ns = picture.pts_ns
-        if pts_ns is None:
-            pts_ns = round(number * 1e9 / (video.fps or 25.0))
-        first_ns = pts_ns if first_ns is None else first_ns
-        if pts_ns - first_ns >= from_s * 1e9:
-            yield picture
 
 
 def _open_requests(client: Client, model: str, video: Video, timeout_s: float) -> Requests:

@@ -73,7 +73,8 @@ def command(
 
     SOURCE is a video file, an image, or a URL (rtsp, http). Frames are decoded and written straight
     into slots of shared memory, at the source's pace; a camera's as they come. The stream lives as
-    long as this command runs, and ends with it.
+    long as this command runs, and ends with it. A playlist on disk (.m3u8, .ffconcat) is refused:
+    it would have other files opened; push those, or the playlist's URL.
 
     \b
     Examples:

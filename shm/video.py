@@ -1,81 +1,48 @@
-"""Video and pictures through PyAV: decoded frames, and their planes straight into slots.
+"""Video and pictures through PyAV: files and cameras, opened, sought in and decoded.
 
-Needs the extra `video`; PyAV is imported when something is opened. Formats that a slot can carry
-are copied plane by plane, row by row; others go through swscale once, to i420, or to rgb24 where a
-side is odd.
+Needs the extra `video`; PyAV is imported when something is opened. Of a file on disk only formats
+that hold the pictures themselves are read. mcpd.shm.picture has what becomes of a frame.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from mcpd.shm.errors import InvalidRequest, McpdError, NotFound, NotPermitted, TimedOut
 from mcpd.shm.formats import MAX_SIDE
+from mcpd.shm.picture import Picture, frame_format, frame_matrix, frame_range
 
 if TYPE_CHECKING:
     import av
     import av.container
     import av.video
 
-    from mcpd.shm.frame import Slot
+_SELF_CONTAINED = ",".join(
+    (
+        *("3gp", "apng", "asf", "avi", "av1", "dnxhd", "dv", "flv", "gif", "h264", "hevc"),
+        *("image2", "ivf", "m4v", "matroska", "mjpeg", "mov", "mp4", "mpeg", "mpegts"),
+        *("mpegvideo", "mxf", "nut", "obu", "ogg", "rm", "vc1", "vvc", "webm", "wtv"),
+        *("yuv4mpegpipe", "bmp_pipe", "dpx_pipe", "exr_pipe", "gif_pipe", "hdr_pipe"),
+        *("j2k_pipe", "jpeg_pipe", "jpegls_pipe", "jpegxl_anim", "jpegxl_pipe", "pam_pipe"),
+        *("pbm_pipe", "pcx_pipe", "pgm_pipe", "png_pipe", "ppm_pipe", "psd_pipe", "qoi_pipe"),
+        *("sgi_pipe", "tiff_pipe", "webp_pipe"),
+    )
+)
+"""FFmpeg's formats whose files hold the pictures themselves. Playlists are left out: they have
+other files and addresses opened, which whoever allowed this file need not have allowed; and so is
+what makes a picture of any text."""
 
-_FORMATS = {
-    "yuv420p": "i420",
-    "yuvj420p": "i420",
-    "nv12": "nv12",
-    "rgb24": "rgb24",
-    "bgr24": "bgr24",
-    "rgba": "rgba",
-    "bgra": "bgra",
-    "gray": "gray8",
-    "yuyv422": "yuyv422",
-}
-_AV_FORMATS = {ours: theirs for theirs, ours in _FORMATS.items() if theirs != "yuvj420p"}
-_EVEN = frozenset({"i420", "nv12", "yuyv422"})
-
-# AVColorSpace: 1 BT.709, 4 FCC, 5 and 6 BT.601 of both line counts, 7 SMPTE 240M (near BT.709).
-# BT.2020 has no name of its own here; BT.709 is the nearer one.
-_MATRICES = {1: "bt709", 4: "bt601", 5: "bt601", 6: "bt601", 7: "bt709", 9: "bt709", 10: "bt709"}
-_RANGES = {1: "limited", 2: "full"}
-_SWS_MATRICES = {"bt601": 5, "bt709": 1}
-_SWS_RANGES = {"limited": 1, "full": 2}
-_HD_HEIGHT = 720
+_SEEK_MARGINS_S = (0.0, 2.0, 10.0)
+"""How far before the wanted time a seek aims: an index may lead to a key frame behind it."""
+_MAX_SEEK_S = 1e9
 
 _LIVE = re.compile(r"(rtsps?|rtmps?|rtp|udp|srt|tcp)://|/dev/video\d")
-_CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
+_CREDENTIALS = re.compile(r"(?<=://)[^/?#]*@")
 OPEN_TIMEOUT_S = 20.0
-
-
-class Picture:
-    """One decoded frame.
-
-    Attributes:
-        frame: PyAV's.
-        pts_ns: When it is to be shown, in the source's time; None if it does not tell.
-    """
-
-    def __init__(self, frame: av.VideoFrame) -> None:
-        self.frame = frame
-        self.pts_ns: int | None = None
-        if frame.pts is not None and frame.time_base is not None:
-            base = frame.time_base
-            self.pts_ns = frame.pts * base.numerator * 1_000_000_000 // base.denominator
-
-    @property
-    def width(self) -> int:
-        """Pixels across."""
-        return self.frame.width
-
-    @property
-    def height(self) -> int:
-        """Pixels down."""
-        return self.frame.height
-
-    def write(self, slot: Slot) -> None:
-        """Writes the planes into a slot; see write_frame."""
-        write_frame(self.frame, slot)
 
 
 class Video:
@@ -101,12 +68,17 @@ class Video:
         self._av = _import_av()
         self._given = source
         self._options = dict(options)
+        if os.path.exists(source):
+            # Absolute, because FFmpeg takes what is before a colon for a protocol.
+            self._given = os.path.abspath(source)
+            self._options.setdefault("format_whitelist", _SELF_CONTAINED)
         self._timeout_s = timeout_s
         self.source = _CREDENTIALS.sub("", source)
         self.live = _LIVE.match(source) is not None
         self.frames_read = 0
         self.damaged = 0
         self._first: av.VideoFrame | None = None
+        self._start_ns: int | None = None
         self._open()
         try:
             self._describe()
@@ -126,6 +98,33 @@ class Video:
             yield self._picture(first)
         for frame in self._decoder:
             yield self._picture(frame)
+
+    def skip_to(self, from_s: float) -> None:
+        """Has the iteration begin with the first frame that is shown `from_s` after the first one.
+
+        A file is sought in and decoded from the key frame before; where that cannot be, it is
+        decoded from its beginning. Called before anything was read.
+
+        Raises:
+            As the iteration.
+        """
+        first = self._first
+        if first is None or from_s <= 0:
+            return
+        start_ns = Picture(first).pts_ns
+        if start_ns is None or not self._seek_before(start_ns, from_s):
+            self.rewind()
+        step_ns = 1e9 / (self.fps or 25.0)
+        frame, self._first = self._first, None
+        for number in itertools.count():
+            if frame is None:
+                return
+            pts_ns = Picture(frame).pts_ns
+            since_ns = number * step_ns if pts_ns is None else pts_ns - (start_ns or 0)
+            if since_ns >= from_s * 1e9:
+                self._first = frame
+                return
+            frame = next(self._decoder, None)
 
     def rewind(self) -> None:
         """Back to the first frame, by opening the source again.
@@ -165,6 +164,29 @@ class Video:
             self._container.close()
             raise InvalidRequest(f"{self.source}: no picture could be decoded in it")
 
+    def _seek_before(self, start_ns: int, from_s: float) -> bool:
+        """Whether the next frame is now one shown at `from_s` or before, after a seek."""
+        stream = self._container.streams.video[0]
+        if self.live or not stream.time_base:
+            return False
+        for margin_s in _SEEK_MARGINS_S:
+            wanted_ns = start_ns + round(min(from_s - margin_s, _MAX_SEEK_S) * 1e9)
+            if wanted_ns <= start_ns:
+                return False  # nothing is gained
+            try:
+                self._decoder.close()
+                self._container.seek(
+                    int(wanted_ns / (stream.time_base * 1_000_000_000)), stream=stream
+                )
+                self._decoder = self._decode()
+                self._first = next(self._decoder, None)
+            except (self._av.error.FFmpegError, OSError):
+                return False
+            reached_ns = None if self._first is None else Picture(self._first).pts_ns
+            if reached_ns is not None and reached_ns <= start_ns + from_s * 1e9:
+                return True
+        return False
+
     def _describe(self) -> None:
         frame = self._first
         if frame is None:
@@ -193,8 +215,9 @@ class Video:
         if not container.streams.video:
             raise InvalidRequest(f"{self.source}: there is no video in it")
         stream = container.streams.video[0]
-        stream.thread_type = "SLICE" if self.live else "AUTO"  # threads by frame add delay
-        end_ns = start_ns = None
+        if not stream.codec_context.is_open:
+            stream.thread_type = "SLICE" if self.live else "AUTO"  # threads by frame add delay
+        end_ns: int | None = None
         broken: Exception | None = None
         packets = container.demux(stream)
         while True:
@@ -212,7 +235,7 @@ class Video:
                 decoded = []
             for frame in decoded:
                 end_ns = Picture(frame).pts_ns
-                start_ns = end_ns if start_ns is None else start_ns
+                self._start_ns = end_ns if self._start_ns is None else self._start_ns
                 yield frame
             if packet is None or (packet.dts is None and packet.size == 0):  # the decoder is empty
                 break
@@ -220,7 +243,7 @@ class Video:
             if broken is not None:
                 raise self._failure(f"broke off after {self.frames_read} frames", broken)
             return
-        self._check_complete(stream, start_ns, end_ns)
+        self._check_complete(stream, self._start_ns, end_ns)
 
     def _check_complete(
         self, stream: av.video.VideoStream, start_ns: int | None, end_ns: int | None
@@ -255,12 +278,14 @@ class Video:
             return NotFound(message, "Check the path.")
         if isinstance(error, PermissionError):
             return NotPermitted(message)
-        if isinstance(error, TimeoutError):
+        # FFmpeg's ExitError is what interrupting it gives: PyAV does when the time is up.
+        if isinstance(error, (TimeoutError, self._av.error.ExitError)):
             return TimedOut(message, "Is the camera on, and its address right?")
         if isinstance(error, ConnectionError):
             return NotFound(message, "Is the camera on, and its address right?")
         return InvalidRequest(
-            message, "It must be a video, a picture or a stream that ffmpeg reads."
+            message,
+            "It must be a video, a picture or a stream that ffmpeg reads, and no playlist on disk.",
         )
 
 
@@ -281,63 +306,6 @@ def open_video(
     """
     defaults = {"rtsp_transport": "tcp"} if source.startswith("rtsp") else {}
     return Video(source, {**defaults, **(options or {})}, timeout_s)
-
-
-def frame_format(frame: av.VideoFrame) -> str:
-    """The format in which a slot carries this frame at the least cost."""
-    own = _FORMATS.get(frame.format.name, "i420")
-    odd_width, odd_height = frame.width % 2, frame.height % 2
-    if own in _EVEN and (odd_width or (odd_height and own != "yuyv422")):
-        return "rgb24"
-    return own
-
-
-def frame_matrix(frame: av.VideoFrame) -> str:
-    """Its colour matrix; if it does not tell, BT.709 from 720 rows on, as players assume."""
-    known = _MATRICES.get(int(frame.colorspace))
-    return known or ("bt709" if frame.height >= _HD_HEIGHT else "bt601")
-
-
-def frame_range(frame: av.VideoFrame) -> str:
-    """Its range of values."""
-    if frame.format.name.startswith("yuvj"):
-        return "full"
-    return _RANGES.get(int(frame.color_range), "limited")
-
-
-def write_frame(frame: av.VideoFrame, slot: Slot) -> None:
-    """Copies a decoded frame's planes into a slot, with nothing in between.
-
-    A frame of another size or format than the slot's is first converted by swscale.
-
-    Raises:
-        InvalidRequest: The slot has no pixel format.
-    """
-    import numpy as np
-
-    description = slot.description
-    if description is None or not description.planes:
-        raise InvalidRequest("slot holds no picture", "Create the stream with a pixel format.")
-    wanted = description.format
-    same_size = (frame.width, frame.height) == (description.width, description.height)
-    if not same_size or _FORMATS.get(frame.format.name) != wanted or _is_flipped(frame):
-        frame = frame.reformat(
-            description.width,
-            description.height,
-            _AV_FORMATS[wanted],
-            src_colorspace=_SWS_MATRICES[frame_matrix(frame)],
-            dst_colorspace=_SWS_MATRICES[description.matrix or "bt709"],
-            src_color_range=_SWS_RANGES[frame_range(frame)],
-            dst_color_range=_SWS_RANGES[description.range or "limited"],
-        )
-    for source, plane, target in zip(frame.planes, description.planes, slot.planes, strict=True):
-        strides = (source.line_size, *plane.shape[2:], 1)
-        target[...] = np.ndarray(plane.shape, np.uint8, memoryview(source), 0, strides)
-
-
-def _is_flipped(frame: av.VideoFrame) -> bool:
-    """Whether rows are stored from the bottom up, which swscale turns round."""
-    return any(plane.line_size <= 0 for plane in frame.planes)
 
 
 def _import_av() -> Any:

@@ -14,7 +14,8 @@ from mcpd.shm.frame import FLAG_KEYFRAME
 
 if TYPE_CHECKING:
     from mcpd.shm import Client, WriterStream
-    from mcpd.shm.video import Picture, Video
+    from mcpd.shm.picture import Picture
+    from mcpd.shm.video import Video
 
 CONNECT_TIMEOUT_S = 5.0
 FORMATS = ("i420", "nv12", "rgb24", "bgr24")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,15 +15,8 @@ import pytest
 
 from mcpd.shm.bundle import describe_frame, describe_tensors
 from mcpd.shm.errors import InvalidRequest, McpdError, NotFound, TimedOut
-from mcpd.shm.video import (
-    Picture,
-    Video,
-    frame_format,
-    frame_matrix,
-    frame_range,
-    open_video,
-    write_frame,
-)
+from mcpd.shm.picture import Picture, frame_format, frame_matrix, frame_range, write_frame
+from mcpd.shm.video import Video, open_video
 from tests.support.descriptors import no_descriptor_leaked
 from tests.support.streams import LocalStream
 
@@ -39,10 +33,13 @@ def gradient(width: int, height: int, number: int = 0) -> av.VideoFrame:
     return av.VideoFrame.from_ndarray(image, format="rgb24")
 
 
-def write_video(path: Path, width: int = 128, height: int = 96, **options: str) -> Path:
+def write_video(
+    path: Path, width: int = 128, height: int = 96, *, gop: int = 12, **options: str
+) -> Path:
     with av.open(str(path), "w", options=options) as container:
         stream = container.add_stream("libx264", rate=20)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.gop_size = gop
         for number in range(FRAMES):
             image = gradient(width, height, number).to_ndarray()
             # Noise, so that a part of the file is a part of the frames.
@@ -246,6 +243,84 @@ def test_camera_that_does_not_answer_is_told_without_its_password() -> None:
         open_video("rtsp://admin:secret@127.0.0.1:9/cam", timeout_s=2)
     assert "rtsp://127.0.0.1:9/cam" in caught.value.message
     assert "secret" not in str(caught.value)
+
+
+def test_password_with_an_at_sign_is_not_told() -> None:
+    with pytest.raises((NotFound, TimedOut)) as caught:
+        open_video("rtsp://admin:top@secret@127.0.0.1:9/cam@home", timeout_s=2)
+    assert "rtsp://127.0.0.1:9/cam@home" in caught.value.message
+    assert "secret" not in str(caught.value)
+
+
+def test_camera_that_accepts_and_says_nothing_is_a_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/cam"
+        with pytest.raises(TimedOut):
+            open_video(address, timeout_s=0.2)
+
+
+@pytest.mark.parametrize("name", ["12:30.mp4", "http:a.mp4", "concat:a.mp4", "file:a.mp4"])
+def test_file_whose_name_looks_like_an_address_is_a_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(folder)
+    Path(name).write_bytes(Path("plain.mp4").read_bytes())
+    with open_video(name) as video:
+        assert video.source == name
+        assert len(list(video)) == FRAMES
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("list.ffconcat", "ffconcat version 1.0\nfile plain.mp4\n"),
+        (
+            "list.m3u8",
+            "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nplain.mp4\n#EXT-X-ENDLIST\n",
+        ),
+        ("notes.txt", "words\n" * 100),
+    ],
+)
+def test_file_without_pictures_in_it_is_refused(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    with pytest.raises(InvalidRequest, match=name):
+        open_video(str(folder / name))
+
+
+@pytest.mark.parametrize("name", ["plain.mp4", "fast.mp4", "clip.mkv", "clip.ts", "raw.h264"])
+def test_skipping_begins_with_the_very_frame(folder: Path, name: str) -> None:
+    if not (folder / name).exists():
+        write_video(folder / name)
+    with open_video(str(folder / name)) as video:
+        stamps = [picture.pts_ns for picture in video]
+        step_ns = round(1e9 / video.fps)
+    shown = [number * step_ns if ns is None else ns for number, ns in enumerate(stamps)]
+    for number in (1, 7, 24, 25, FRAMES - 1):
+        with open_video(str(folder / name)) as video:
+            video.skip_to((shown[number] - shown[0]) / 1e9 - 0.001)
+            assert [picture.pts_ns for picture in video] == stamps[number:]
+    with open_video(str(folder / name)) as video:
+        video.skip_to(1e300)
+        assert list(video) == []
+
+
+def test_skipping_does_not_decode_what_is_skipped(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "long.mkv", gop=10)
+    data = bytearray(path.read_bytes())
+    with av.open(str(path)) as container:
+        packets = [bytes(packet) for packet in container.demux(video=0)]
+    for packet in packets[12:18]:
+        start = data.index(packet)
+        data[start : start + len(packet)] = b"\xff" * len(packet)
+    path.write_bytes(data)
+    with open_video(str(path)) as video:
+        with suppress(McpdError):  # that some are missing
+            list(video)
+        assert video.damaged > 0
+    with open_video(str(path)) as video:
+        video.skip_to(1.85)
+        assert len(list(video)) == 3
+        assert video.damaged == 0
 
 
 def test_damage_in_the_middle_is_skipped_and_counted(folder: Path, tmp_path: Path) -> None:
