@@ -14,9 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from mcpd.daemon.catalogue import Catalogue, Model
 from mcpd.daemon.config import Settings
+from mcpd.daemon.models.repository import ModelConfig
 from mcpd.daemon.peer import identify_child
 from mcpd.daemon.session import Session
 from mcpd.shm.errors import InvalidRequest, ModelFailed, TimedOut
@@ -26,6 +28,8 @@ log = logging.getLogger("mcpd.daemon")
 
 MIN_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 10.0
+MAX_DOUBLINGS = 16
+"""Of the back-off, which has come to its most long before; a float has no room for thousands."""
 SERVED_S = 1.0
 """A worker that lived so long after it was ready starts its successor's back-off anew."""
 GRACE_S = 3.0
@@ -106,30 +110,55 @@ class Supervisor:
         if model.retry is not None:
             model.retry.cancel()
             model.retry = None
+        try:
+            self._spawn(model, model.config)
+        except OSError as error:
+            delay_s = self._start_later(model)
+            reason = f"its worker cannot be started: {error.strerror}"
+            model.change("failed", reason)
+            log.error("model=%s %s; next in %g s", model.name, reason, delay_s)
+
+    def _spawn(self, model: Model, config: ModelConfig) -> None:
+        """Starts the process; OSError if the system does not let it, and then nothing is left."""
         ours, theirs = socket.socketpair()
         command = [
             *(sys.executable, "-P", "-m", "mcpd.daemon.worker", "--fd", str(theirs.fileno())),
             *("--model", model.name, "--version", str(model.version)),
-            *("--path", str(model.config.path), "--parent", str(os.getpid())),
+            *("--path", str(config.path), "--parent", str(os.getpid())),
             *("--log-level", self._settings.log_level),
             *(("--json-log",) if self._settings.json_log else ()),
         ]
-        with theirs:
-            # What a model prints must not land where a daemon's caller reads: stdout is stderr.
-            model.process = process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=sys.stderr
-            )
-        model.session = session = self._adopt(ours, process)
+        with ExitStack() as undo:
+            undo.callback(ours.close)
+            with theirs:
+                # What a model prints must not land where a daemon's caller reads: stdout is stderr.
+                process = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=sys.stderr
+                )
+            undo.callback(process.wait)
+            undo.callback(process.kill)
+            pidfd = identify_child(process.pid).pidfd
+            undo.callback(os.close, pidfd)
+            session = self._adopt(ours, process)
+            undo.pop_all()
+        model.process, model.session = process, session
         self._by_session[session.number] = model
         model.details, model.stats = {}, None
         model.started_s = time.monotonic()
         model.ready_s = 0.0
-        pidfd = self._pidfds[process.pid] = identify_child(process.pid).pidfd
+        self._pidfds[process.pid] = pidfd
         self._loop.add_reader(pidfd, self._exited, model, process)
         model.change("starting")
         log.info(
             "model=%s version=%d worker pid=%d started", model.name, model.version, process.pid
         )
+
+    def _start_later(self, model: Model) -> float:
+        """Has the worker started again, later each time that it fails; in how many seconds."""
+        delay_s = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2.0 ** min(model.failures, MAX_DOUBLINGS))
+        model.failures += 1
+        model.retry = self._loop.call_later(delay_s, self._start, model)
+        return delay_s
 
     def _exited(self, model: Model, process: subprocess.Popen[bytes]) -> None:
         pidfd = self._pidfds.pop(process.pid)
@@ -146,8 +175,7 @@ class Supervisor:
             return
         if model.ready_s and time.monotonic() - model.ready_s >= SERVED_S:
             model.failures = 0
-        delay_s = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2**model.failures)
-        model.failures += 1
+        delay_s = self._start_later(model)
         model.restarts += 1
         how = f"its worker was killed by signal {-status}" if status < 0 else f"status {status}"
         # One that was loaded is only away for a moment: callers wait for it. One that was not
@@ -159,7 +187,6 @@ class Supervisor:
         log.warning(
             "model=%s worker pid=%d ended: %s; next in %g s", model.name, process.pid, how, delay_s
         )
-        model.retry = self._loop.call_later(delay_s, self._start, model)
 
     def lost(self, session: Session) -> None:
         """A worker's session is over. One that lives on without it serves nobody: it is killed."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import resource
 import shutil
 import signal
 from collections.abc import Iterator
@@ -12,6 +14,10 @@ from typing import Any
 
 import pytest
 
+from mcpd.daemon.catalogue import Model
+from mcpd.daemon.config import parse
+from mcpd.daemon.session import Session
+from mcpd.daemon.supervisor import MAX_BACKOFF_S, Supervisor
 from mcpd.shm import Client, ModelFailed, NotFound, Results, TimedOut, WriterStream, connect
 from tests.support.daemon import RunningDaemon, wait_until
 from tests.support.models import write_trivial
@@ -132,6 +138,37 @@ def test_worker_that_dies_while_nobody_watches_comes_back(client: Client) -> Non
         60,
         "a new worker is ready",
     )
+
+
+def test_worker_that_the_system_does_not_let_start_is_tried_again(
+    daemon: RunningDaemon, client: Client
+) -> None:
+    show(make_camera(client), 1)
+    client.run_once("cam0", model="trivial").close()
+    files = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (4, files[1]))
+    try:
+        os.kill(model(client, "trivial")["pid"], signal.SIGKILL)
+        wait_until(lambda: model(client, "trivial")["state"] == "failed", 30, "it cannot")
+        assert "Too many open files" in model(client, "trivial")["error"]
+    finally:
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, files)
+    wait_until(lambda: model(client, "trivial")["state"] == "ready", 60, "it is tried again")
+    assert "Traceback" not in daemon.stderr
+
+
+def _no_session(*_: object) -> Session:
+    raise AssertionError("no worker is to be started")
+
+
+def test_back_off_stays_at_its_most_however_often_a_worker_fails(tmp_path: Path) -> None:
+    async def delay_s() -> float:
+        supervisor = Supervisor(parse(["--models", str(tmp_path)]), _no_session)
+        model = Model("often", 1, None)
+        model.failures = 5000
+        return supervisor._start_later(model)
+
+    assert asyncio.run(delay_s()) == MAX_BACKOFF_S
 
 
 def test_model_that_cannot_be_loaded_says_why_and_is_tried_again(
