@@ -19,7 +19,8 @@ from mcpd.shm.transport import MessageSocket
 log = logging.getLogger("mcpd.daemon")
 
 MAX_TASKS = 64
-"""Requests of one session that may be waiting for something at the same time."""
+"""Requests of one client that may be waiting for something at the same time. A worker has as many
+as its clients together: each binding that it opens asks for a reader and a stream."""
 FLUSH_TIMEOUT_S = 2.0
 """How long a session that ends may take to read the reason."""
 
@@ -230,7 +231,7 @@ class Session:
             return
         if isinstance(outcome, Answer):
             self._reply(message.id, outcome)
-        elif len(self._tasks) >= MAX_TASKS:
+        elif len(self._tasks) >= MAX_TASKS and not self.is_worker:
             outcome.close()
             self._reply_error(
                 message.id,

@@ -149,6 +149,24 @@ def test_too_many_slow_requests_are_refused() -> None:
     with_session(lambda session, message: never(), scenario)
 
 
+def test_worker_may_ask_for_as_many_streams_as_its_clients_want_at_once() -> None:
+    async def scenario(wired: Wired) -> None:
+        wired.session.is_worker = True
+        for number in range(1, session_module.MAX_TASKS + 11):
+            wired.send(type="status", id=number)
+        await asyncio.sleep(0)
+        release.set()
+        answers = await wired.receive(session_module.MAX_TASKS + 10)
+        assert {answer["type"] for answer in answers} == {"reply"}
+
+    async def later() -> Answer:
+        await release.wait()
+        return Answer()
+
+    release = asyncio.Event()
+    with_session(lambda session, message: later(), scenario)
+
+
 def test_peer_that_does_not_read_loses_its_session_and_nobody_waits() -> None:
     blob = {"x": "y" * 60000}
 
