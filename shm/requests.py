@@ -235,7 +235,7 @@ class Requests:
             while self._reading:
                 self._changed.wait()
             if self._closed:
-                raise InvalidRequest(f"requests to model {self.model!r} are closed")
+                raise self._closed_error()
             if self.bound:
                 return
             self._reading = True
@@ -246,9 +246,20 @@ class Requests:
                 except WouldBlock:
                     self._fail_all(StreamClosed("worker died", reason="writer_died"))
             self._reader.stream.close()
-            self._reader = open_results(self._connection, self._request)
+            self._replace(open_results(self._connection, self._request))
         finally:
             self._stop_reading()
+
+    def _replace(self, reader: ResultReader) -> None:
+        with self._changed:
+            if not self._closed:
+                self._reader = reader
+                return
+        reader.stream.close()
+        raise self._closed_error()
+
+    def _closed_error(self) -> InvalidRequest:
+        return InvalidRequest(f"requests to model {self.model!r} are closed")
 
     def _stop_reading(self) -> None:
         with self._changed:

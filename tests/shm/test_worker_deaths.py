@@ -8,11 +8,13 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
-from mcpd.shm import Client, TimedOut, WorkerDied, aio, connect
+from mcpd.shm import Client, InvalidRequest, TimedOut, WorkerDied, aio, connect
+from mcpd.shm.results import ResultReader, open_results
 from tests.support.daemon import RunningDaemon, wait_until
 from tests.support.descriptors import no_descriptor_leaked
 
@@ -132,6 +134,26 @@ def test_request_that_was_given_up_is_not_waited_for_again(client: Client) -> No
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(TimedOut):
             pending.collect()
+
+
+def test_requests_closed_while_they_bind_anew_leave_no_reader(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = client.requests("trivial", width=8, height=8, format="rgb24")
+    os.kill(worker_pid(client, "trivial"), signal.SIGKILL)
+    wait_until(lambda: not requests.bound, 10, "the worker's end")
+
+    def open_then_close(*arguments: Any) -> ResultReader:
+        reader = open_results(*arguments)
+        requests.close()
+        return reader
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mcpd.shm.requests.open_results", open_then_close)
+        with pytest.raises(InvalidRequest, match="are closed"):
+            requests.acquire(30)
+    mine = [row for row in client.list("leases") if row["session"] == client.session]
+    assert mine == []
 
 
 def test_task_that_collects_is_woken_though_another_binds_to_the_next_worker(
