@@ -59,7 +59,7 @@ class Bindings:
         deadline = asyncio.get_running_loop().time() + message.wait_s
         while True:
             left_s = max(0.0, deadline - asyncio.get_running_loop().time())
-            worker = await self._supervisor.ready(model, left_s)
+            worker = await self._supervisor.ready(model, left_s, session)
             if stream.state != "live":
                 raise StreamClosed(f"stream {stream.name!r} has ended", reason="closed")
             try:

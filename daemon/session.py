@@ -93,6 +93,7 @@ class Session:
         self._handler = handler
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._patience: set[asyncio.Future[None]] = set()
         self._last_id = 0
         self._ending = False
         self._lost = False  # what is sent reaches nobody; about to be closed
@@ -147,6 +148,21 @@ class Session:
         finally:
             del self._waiting[number]
 
+    async def wait_for(self, event: asyncio.Future[None], timeout_s: float) -> None:
+        """Waits for something on this peer's behalf, and no longer than the peer is there.
+
+        Raises:
+            SessionEnded: The connection is, or went, away.
+            TimeoutError: The event did not happen in time.
+        """
+        if not self.open:
+            raise SessionEnded
+        self._patience.add(event)
+        try:
+            await asyncio.wait_for(event, timeout_s)
+        finally:
+            self._patience.discard(event)
+
     def fail(self, error: McpdError, message_id: int = 0) -> None:
         """Tells the peer why, and ends the session when it has read that, or after a moment."""
         log.warning("%s ended: %s", self, error)
@@ -174,7 +190,8 @@ class Session:
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._socket.close()
-        for future in self._waiting.values():
+        futures: list[asyncio.Future[Any]] = [*self._waiting.values(), *self._patience]
+        for future in futures:
             if not future.done():
                 future.set_exception(SessionEnded())
         self._handler.ended(self)
@@ -249,7 +266,8 @@ class Session:
         try:
             answer = await work
         except Exception as error:
-            self._reply_failure(message, error)
+            if self.open or not isinstance(error, SessionEnded):
+                self._reply_failure(message, error)
         else:
             self._reply(message.id, answer)
 

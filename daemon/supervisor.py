@@ -72,12 +72,13 @@ class Supervisor:
                 log.warning("model=%s is to be loaded and is not in the repository", name)
         return names
 
-    async def ready(self, model: Model, wait_s: float) -> Session:
+    async def ready(self, model: Model, wait_s: float, asker: Session) -> Session:
         """The worker's session once the model is loaded; starts it if it was not asked for yet.
 
         Raises:
             ModelFailed: It could not be loaded; at once, if it has failed already.
             TimedOut: Not within wait_s.
+            SessionEnded: Whoever asked went away.
         """
         if model.state == "stopped":
             self._start(model)
@@ -94,12 +95,15 @@ class Supervisor:
             waiter = self._loop.create_future()
             model.waiters.append(waiter)
             try:
-                await asyncio.wait_for(waiter, deadline - self._loop.time())
+                await asker.wait_for(waiter, deadline - self._loop.time())
             except TimeoutError:
                 raise TimedOut(
                     f"model {model.name!r} was not loaded within {wait_s:g} s",
                     "Wait longer; `mcpd status` shows how it stands.",
                 ) from None
+            finally:
+                if waiter in model.waiters:
+                    model.waiters.remove(waiter)
 
     # ---- worker processes -----------------------------------------------------------------------
 

@@ -114,6 +114,32 @@ def test_unexpected_exception_is_an_internal_error_and_the_session_lives() -> No
     with_session(work, scenario)
 
 
+def test_what_a_request_waits_for_is_given_up_when_its_peer_goes_away() -> None:
+    given_up = asyncio.Event()
+
+    async def wait_long(session: Session) -> Answer:
+        try:
+            await session.wait_for(asyncio.get_running_loop().create_future(), 3600)
+        except SessionEnded:
+            given_up.set()
+            raise
+        return Answer()
+
+    async def scenario(wired: Wired) -> None:
+        wired.send(type="status", id=1)
+        wired.send(type="list", id=2, what="streams")
+        (answer,) = await wired.receive()  # by then the first request waits
+        assert answer["id"] == 2
+        wired.peer.close()
+        async with asyncio.timeout(10):
+            await given_up.wait()
+
+    def work(session: Session, message: Message) -> Answer | Coroutine[Any, Any, Answer]:
+        return wait_long(session) if message.id == 1 else Answer()
+
+    with_session(work, scenario)
+
+
 def test_slow_request_does_not_hold_back_the_next() -> None:
     release = asyncio.Event()
 
