@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.daemon import RunningDaemon
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_reach_children() -> None:
+    """SIGINT is not ignored, as it is in what a shell starts in the background: tests send it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 MCPD = (sys.executable, "-P", "-m", "mcpd.cli.main")
@@ -48,9 +49,23 @@ def run_mcpd(*arguments: str, socket: str = "", env: Mapping[str, str] | None = 
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-def start_mcpd(*arguments: str, socket: str = "") -> subprocess.Popen[str]:
+class Started(subprocess.Popen[str]):
+    """A process that a test which fails does not wait for."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.kill()
+        super().__exit__(kind, error, traceback)
+
+
+def start_mcpd(*arguments: str, socket: str = "") -> Started:
     """Starts `mcpd ARGUMENTS`; a context manager that the caller ends the process in."""
-    return subprocess.Popen(
+    return Started(
         [*MCPD, *arguments],
         env=environment(socket),
         stdin=subprocess.DEVNULL,
