@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mcpd.cli.options import Invocation, common_options, pass_invocation, print_json
+from mcpd.cli.options import FiniteRange, Invocation, common_options, pass_invocation, print_json
 from mcpd.cli.render import format_duration, print_table
 from mcpd.cli.results import (
     is_detections,
@@ -34,12 +34,16 @@ IN_FLIGHT = 4
 """Frames that wait for the model while the next one is decoded."""
 
 
+MAX_FRAMES = 1_000_000
+MAX_TIMEOUT_S = 3600.0
+
+
 @click.command()
 @click.argument("model")
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option(
     "--frames",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MAX_FRAMES),
     default=1,
     show_default=True,
     metavar="N",
@@ -48,14 +52,14 @@ IN_FLIGHT = 4
 @click.option(
     "--time",
     "from_s",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.0,
     metavar="SECONDS",
     help="Of a video, where to begin.",
 )
 @click.option(
     "--min-score",
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     default=0.0,
     metavar="S",
     help="Only detections with at least this score.",
@@ -63,7 +67,7 @@ IN_FLIGHT = 4
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(0, MAX_TIMEOUT_S, min_open=True),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
@@ -90,10 +94,15 @@ def command(
       mcpd infer ssdlite-coco photo.jpg
       mcpd infer ssdlite-coco street.mp4 --time 12.5 --frames 25 --json
     """
+    from mcpd.shm.interruption import end_if_stuck
     from mcpd.shm.video import open_video
 
     # A path and never an address, whatever it looks like.
-    with invocation.connect() as client, open_video(os.path.abspath(file)) as video:
+    with (
+        end_if_stuck(),
+        invocation.connect() as client,
+        open_video(os.path.abspath(file)) as video,
+    ):
         video.skip_to(from_s)
         pictures = itertools.islice(video, frames)
         with _open_requests(client, model, video, timeout_s) as requests:

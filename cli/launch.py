@@ -22,8 +22,9 @@ def exec_module(module: str, arguments: Sequence[str] = (), *, socket: str = "")
     Standard input, output, error, signals and the pid stay, so Ctrl-C and a supervisor reach the
     new program directly.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # None: the caller has closed it
+            stream.flush()
     environment = dict(os.environ)
     if socket:
         environment["MCPD_SOCKET"] = socket

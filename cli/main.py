@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from mcpd.cli.options import Invocation
 
 EXIT_FAILED = 1
@@ -34,7 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from mcpd.cli.launch import exec_module
 
         exec_module("mcpd.mcp_adapter")
-    signal.signal(signal.SIGTERM, _terminate)
+    from mcpd.shm.interruption import unwind_on_signals
+
+    _open_closed_streams()
+    unwind_on_signals()
     try:
         status = _run(words)
         sys.stdout.flush()
@@ -42,14 +43,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # Nobody reads any more; the interpreter's own flush at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        _give_up_output()
+        print(f"mcpd: error: cannot write to standard output: {error.strerror}", file=sys.stderr)
+        return EXIT_FAILED
 
 
-def _terminate(signum: int, _frame: FrameType | None) -> None:
-    # Unwinds through every `with`: a process that a command has started ends with it.
-    raise SystemExit(128 + signum)
+def _open_closed_streams() -> None:
+    """Puts the null device where the caller has closed a standard stream.
+
+    The next file opened, such as a socket, would else be taken for it.
+    """
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free one: fd
+            stream = os.fdopen(fd, "w" if fd else "r", encoding="utf-8", closefd=False)
+            setattr(sys, name, stream)
+
+
+def _give_up_output() -> None:
+    # The interpreter's own flush at exit must not complain either.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: list[str]) -> int:
@@ -58,8 +74,10 @@ def _run(words: list[str]) -> int:
     from mcpd.cli.group import commands
     from mcpd.cli.options import Invocation
     from mcpd.shm.errors import DaemonUnavailable, McpdError
+    from mcpd.shm.interruption import status_of_signal
 
     invocation = Invocation()
+    json_asked = "--json" in words  # click takes words out as it reads them
     try:
         # make_context and invoke rather than commands.main(), which prints Ctrl-C and broken pipes.
         with commands.make_context("mcpd", words, obj=invocation) as context:
@@ -73,7 +91,7 @@ def _run(words: list[str]) -> int:
         return 128 + signal.SIGINT
     except click.ClickException as error:
         # Options are read in order: --json may stand behind the word that stopped the parser.
-        invocation.json |= "--json" in words
+        invocation.json |= json_asked
         command = (
             error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
         )
@@ -81,6 +99,8 @@ def _run(words: list[str]) -> int:
         _report(invocation, "usage", error.format_message().rstrip("."), hint)
         return EXIT_USAGE
     except McpdError as error:
+        if status_of_signal():
+            return status_of_signal()  # the error only tells what the signal broke off
         _report(invocation, error.code, error.message, error.hint)
         return EXIT_NO_DAEMON if isinstance(error, DaemonUnavailable) else EXIT_FAILED
     except BrokenPipeError:

@@ -39,6 +39,18 @@ class Invocation:
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 
 
+class FiniteRange(click.FloatRange):
+    """A number in a range, and not `nan` or `inf`, which compare as they like."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number", param, ctx)
+        return number
+
+
 def socket_option(command: _Command) -> _Command:
     """Adds `--socket`, which is the same before and after the command's name."""
     return click.option(

@@ -34,7 +34,7 @@ from mcpd.cli.options import Invocation, json_option, pass_invocation, socket_op
 )
 @click.option(
     "--slots",
-    type=click.IntRange(min=4),
+    type=click.IntRange(4, 4096),
     default=8,
     show_default=True,
     metavar="N",
@@ -42,7 +42,7 @@ from mcpd.cli.options import Invocation, json_option, pass_invocation, socket_op
 )
 @click.option(
     "--wait-readers",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 64),
     default=0,
     show_default=True,
     metavar="N",

@@ -8,16 +8,18 @@ import time
 
 import click
 
-from mcpd.cli.options import Invocation, common_options, pass_invocation, print_json
+from mcpd.cli.options import FiniteRange, Invocation, common_options, pass_invocation, print_json
 from mcpd.cli.render import format_duration
 from mcpd.shm.errors import TimedOut
+
+MAX_TIMEOUT_S = 86_400.0
 
 
 @click.command()
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(0, MAX_TIMEOUT_S),
     default=30.0,
     show_default=True,
     metavar="SECONDS",

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from mcpd.cli.options import Invocation, json_option, pass_invocation, print_json, socket_option
+from mcpd.cli.options import (
+    FiniteRange,
+    Invocation,
+    json_option,
+    pass_invocation,
+    print_json,
+    socket_option,
+)
 from mcpd.cli.render import format_bytes, format_duration, format_size
 from mcpd.cli.results import (
     outcome_document,
@@ -38,7 +45,7 @@ Policy = Literal["latest", "lossless"]
 )
 @click.option(
     "--min-score",
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     default=0.0,
     metavar="S",
     help="Only detections with at least this score.",

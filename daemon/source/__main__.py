@@ -13,11 +13,11 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from types import FrameType
 
 from mcpd.daemon.source.player import FORMATS, Player, Settings
 from mcpd.daemon.source.progress import Counts, Progress, ProgressKind
 from mcpd.shm.errors import DaemonUnavailable, McpdError
+from mcpd.shm.interruption import end_if_stuck, status_of_signal, unwind_on_signals
 
 EXIT_FAILED = 1
 EXIT_NO_DAEMON = 3
@@ -29,7 +29,7 @@ _telling = threading.Lock()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plays one source into a stream and returns the exit status."""
     options = _parse(sys.argv[1:] if arguments is None else arguments)
-    signal.signal(signal.SIGTERM, _terminate)
+    unwind_on_signals()
     settings = Settings(
         source=options.source,
         stream=options.stream,
@@ -44,22 +44,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Counts(options.source, options.stream), _progress_kind(options.progress, options.json)
     )
     try:
-        Player(settings, progress).play(lambda: _daemon_gone(progress, options.json))
-    except McpdError as error:
-        _telling.acquire()
-        progress.close()
-        _report(error.code, error.message, error.hint, options.json)
-        unavailable = isinstance(error, DaemonUnavailable)
-        return EXIT_NO_DAEMON if unavailable else EXIT_FAILED
+        status = _play(settings, progress, options.json)
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        _give_up_output()
+        print(f"mcpd: error: cannot write to standard output: {error.strerror}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _play(settings: Settings, progress: Progress, as_json: bool) -> int:
+    try:
+        with end_if_stuck():
+            Player(settings, progress).play(lambda: _daemon_gone(progress, as_json))
+    except McpdError as error:
+        if status_of_signal():
+            return status_of_signal()  # the error only tells what the signal broke off
+        _telling.acquire()
+        progress.close()
+        _report(error.code, error.message, error.hint, as_json)
+        unavailable = isinstance(error, DaemonUnavailable)
+        return EXIT_NO_DAEMON if unavailable else EXIT_FAILED
     finally:
         progress.close()
     summary = progress.summary()
-    if options.json:
+    if as_json:
         print(json.dumps(summary), flush=True)
     else:
         print(
@@ -68,6 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
     return 0
+
+
+def _give_up_output() -> None:
+    # The interpreter's own flush at exit must not complain either.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -92,11 +111,6 @@ def _progress_kind(wanted: str, as_json: bool) -> ProgressKind:
     if as_json:
         return "json"
     return "bar" if sys.stderr.isatty() else "none"
-
-
-def _terminate(signum: int, _frame: FrameType | None) -> None:
-    # Unwinds through every `with`, so the stream ends in order.
-    raise SystemExit(128 + signum)
 
 
 def _daemon_gone(progress: Progress, as_json: bool) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.clips import BLUE, GREEN, RED, write_picture, write_video
-from tests.cli.command import run_mcpd
-from tests.support.daemon import RunningDaemon
+from tests.cli.command import run_mcpd, start_mcpd
+from tests.support.daemon import RunningDaemon, wait_until
 from tests.support.models import TRIVIAL_TOML, write_model, write_trivial
 
 CLIP = [RED, GREEN, BLUE] * 5
@@ -141,6 +144,31 @@ def test_file_that_is_no_picture_is_an_error(
     assert ran.status == 1
     assert ran.document["error"]["code"] == ("invalid" if exists else "not_found")
     assert path in ran.document["error"]["message"]
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signal_ends_it_while_its_file_says_nothing(
+    daemon: RunningDaemon, tmp_path: Path, signum: int, status: int
+) -> None:
+    pipe = tmp_path / "pipe.mp4"
+    os.mkfifo(pipe)
+    writers: list[int] = []
+
+    def opened() -> bool:
+        with suppress(OSError):  # ENXIO: nobody reads it yet
+            writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(writers)
+
+    with start_mcpd("infer", "tiny-image", str(pipe), socket=daemon.socket) as process:
+        try:
+            wait_until(opened, 60, "it waits for the pipe")
+            process.send_signal(signum)
+            assert process.communicate(timeout=60) == ("", "")
+            assert process.returncode == status
+        finally:
+            process.kill()
+            for writer in writers:
+                os.close(writer)
 
 
 def test_model_file_that_is_none_is_an_error(tmp_path: Path) -> None:

@@ -143,3 +143,53 @@ def test_error_in_json_is_one_line() -> None:
     ran = run_mcpd("status", "--json")
     assert ran.out.count("\n") == 1
     json.loads(ran.out)
+
+
+@pytest.mark.parametrize("words", ["status", "status --json", "models list", "--help", "mcp"])
+def test_closed_standard_output_is_no_crash(words: str, tmp_path: Path) -> None:
+    ran = run_shell(f"{words} >&-", tmp_path)
+    assert "Traceback" not in ran.stderr
+    assert "Error" not in ran.stderr
+    assert ran.returncode == {"status": 3, "mcp": 1}.get(words.split()[0], 0)
+
+
+@pytest.mark.parametrize("words", ["status --json", "models list", "push x --stream y --json"])
+def test_standard_output_that_takes_nothing_is_an_error(words: str, tmp_path: Path) -> None:
+    ran = run_shell(f"{words} >/dev/full", tmp_path)
+    assert ran.returncode == 1
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("mcpd: error: ")
+    assert "No space left on device" in line
+
+
+def test_all_streams_closed_leave_no_descriptor_to_be_taken_for_one(tmp_path: Path) -> None:
+    ran = run_shell("models list <&- >&- 2>&-", tmp_path)
+    assert ran.returncode == 0
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1e30"])
+def test_number_that_is_none_is_wrong_usage(value: str) -> None:
+    for words in (("stop", "--timeout"), ("infer", "m", "f", "--timeout")):
+        assert run_mcpd(*words, value).status == 2
+    if value != "1e30":
+        assert run_mcpd("infer", "m", "f", "--time", value).status == 2
+        assert run_mcpd("watch", "s", "--model", "m", "--min-score", value).status == 2
+
+
+def test_json_before_the_word_that_is_wrong_is_heeded_too() -> None:
+    ran = run_mcpd("--json", "nosuch")
+    assert (ran.status, ran.err) == (2, "")
+    assert ran.document["error"]["code"] == "usage"
+
+
+def run_shell(words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """`mcpd WORDS`, with redirections as a shell does them; no models, no daemon."""
+    return subprocess.run(
+        ["sh", "-c", f'"$@" {words}', "sh", *MCPD],
+        env=environment(extra={"MCPD_MODELS": str(folder)}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -257,6 +258,18 @@ def test_signal_ends_the_stream_in_order(
             for frame in reader:  # StreamClosed, were it for another reason than "closed"
                 frame.close()
         assert finish(process)[0] == status
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signal_ends_it_while_its_source_says_nothing(
+    bare_daemon: RunningDaemon, signum: int, status: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as camera:
+        camera.settimeout(TIMEOUT_S)
+        address = f"http://127.0.0.1:{camera.getsockname()[1]}/"
+        with source(bare_daemon, address) as process, camera.accept()[0]:
+            process.send_signal(signum)
+            assert finish(process) == (status, [], "")
 
 
 @pytest.mark.parametrize("state", ["paced", "waiting for readers", "held back"])
