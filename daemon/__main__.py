@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from mcpd.daemon.config import Settings, parse
+from mcpd.daemon.config import Settings, parse, report
 from mcpd.daemon.instance import Instance
 from mcpd.daemon.log import start_logging
 from mcpd.daemon.server import Server
@@ -41,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 log.warning("model repository %s does not exist: no models", settings.models)
             asyncio.run(_serve(settings, instance, figures))
     except McpdError as error:
-        print(f"mcpd: error: {error.message}", file=sys.stderr)
-        if error.hint:
-            print(f"  {error.hint}", file=sys.stderr)
+        report(error.code, error.message, error.hint, as_json=settings.json_log)
         return 1
     return 0
 

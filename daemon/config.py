@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from msgspec import Struct
 
@@ -33,8 +36,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 def parse(arguments: Sequence[str]) -> Settings:
-    """The settings; prints usage and exits with status 2 when the command line is wrong."""
-    parser = argparse.ArgumentParser(prog="python -P -m mcpd.daemon", description=__doc__)
+    """The settings; says what is wrong with a command line and exits with status 2."""
+    parser = _Parser(prog="python -P -m mcpd.daemon", description=__doc__)
+    parser.as_json = "--json-log" in arguments
     parser.add_argument("--socket", default=None, help="path of the control socket")
     parser.add_argument("--models", type=Path, default=None, help="model repository folder")
     parser.add_argument("--load", default="all", help="all, none, or names divided by commas")
@@ -43,7 +47,7 @@ def parse(arguments: Sequence[str]) -> Settings:
     parser.add_argument(
         "--memory-limit",
         type=_nbytes,
-        default=os.environ.get("MCPD_MEMORY_LIMIT", "0"),
+        default=os.environ.get("MCPD_MEMORY_LIMIT") or "0",
         metavar="BYTES",
         help="most memory of all streams together, e.g. 2G; 0: as much as the machine has",
     )
@@ -56,6 +60,26 @@ def parse(arguments: Sequence[str]) -> Settings:
         json_log=options.json_log,
         memory_limit_nbytes=options.memory_limit,
     )
+
+
+def report(code: str, message: str, hint: str, *, as_json: bool) -> None:
+    """Why no daemon was started: lines on standard error, or a document on standard output."""
+    if as_json:
+        print(json.dumps({"error": {"code": code, "message": message, "hint": hint}}), flush=True)
+        return
+    print(f"mcpd: error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells errors as `mcpd` does, which becomes this process."""
+
+    as_json = False
+
+    def error(self, message: str) -> NoReturn:
+        report("usage", message, "`mcpd start --help` shows what it takes", as_json=self.as_json)
+        sys.exit(2)
 
 
 def _nbytes(text: str) -> int:

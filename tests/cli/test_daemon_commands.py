@@ -65,6 +65,28 @@ def test_second_start_on_a_socket_fails_and_says_why(bare_daemon: RunningDaemon)
     assert run_mcpd("status", socket=bare_daemon.socket).status == 0
 
 
+def test_start_that_fails_tells_it_as_every_command_does(bare_daemon: RunningDaemon) -> None:
+    taken = run_mcpd("start", socket=bare_daemon.socket)
+    error, hint = taken.err.splitlines()
+    assert error.startswith("mcpd: error: ")
+    assert hint.startswith("hint: ")
+    taken = run_mcpd("start", "--json", socket=bare_daemon.socket)
+    assert (taken.status, taken.err) == (1, "")
+    assert "already" in taken.document["error"]["message"]
+
+
+def test_memory_limit_that_is_none_is_wrong_usage(socket: str) -> None:
+    wrong = run_mcpd("start", "--memory-limit", "much", socket=socket)
+    assert wrong.status == 2
+    error, hint = wrong.err.splitlines()
+    assert error.startswith("mcpd: error: ")
+    assert "'much' is not a size" in error
+    assert "mcpd start --help" in hint
+    wrong = run_mcpd("start", "--json", socket=socket, env={"MCPD_MEMORY_LIMIT": "much"})
+    assert (wrong.status, wrong.err) == (2, "")
+    assert wrong.document["error"]["code"] == "usage"
+
+
 def test_status_shows_models_and_streams(daemon: RunningDaemon) -> None:
     with (
         connect(daemon.socket, name="test-writer") as client,
