@@ -78,10 +78,16 @@ def run_tool(
     except OSError as error:
         raise ModelFailed(f"{what} cannot be started: {error}") from error
     if done.returncode != 0:
-        raise ModelFailed(f"{what} failed ({done.returncode}): {_words(done.stdout)}", _NETWORK)
+        full = any(sign in done.stdout for sign in _DISK_FULL)
+        raise ModelFailed(
+            f"{what} failed ({done.returncode}): {_words(done.stdout)}",
+            _SPACE if full else _NETWORK,
+        )
 
 
 _NETWORK = "Check that this machine reaches the registry (proxy, npm or pip configuration)"
+_SPACE = "Free some space in the folder of temporary files, or set TMPDIR to another"
+_DISK_FULL = ("ENOSPC", "No space left on device")
 
 
 def _find_npm(folder: Path, say: Callable[[str], None]) -> list[str]:

