@@ -176,14 +176,16 @@ class AsyncResults:
         """Replaces `old`, unless another task has. If that fails, `old` tells its end again."""
         async with self._reopening:
             if old is not None and old is self._reader:
+                await asyncio.to_thread(old.stream.retire)
                 try:
                     reader = await self._client.open_results(self._request)
                 except (NotFound, StreamClosed) as error:
                     raise ended from error
-                if not self._closed:
-                    self._reader, reader = reader, old
+                if self._closed:
+                    await asyncio.to_thread(reader.stream.close)
+                else:
+                    self._reader = reader
                     self.reopened += 1
-                await asyncio.to_thread(reader.stream.close)
         if self._request.once:
             raise run_lost(self.model)
 

@@ -186,6 +186,11 @@ class ReaderStream:
         except (DaemonUnavailable, NotFound):
             return  # nobody counts its pins any more
 
+    def retire(self) -> None:
+        """Detaches from a stream that has ended, so that it is freed; `next` goes on saying why."""
+        self._end_reason = self.ended
+        self.close()
+
     def _detach(self) -> bool:
         """Closes this side alone; False if that was done before."""
         if self._closed or self._connection.inherited:

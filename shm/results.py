@@ -185,13 +185,15 @@ class Results:
         """Replaces `old`, unless another thread has. If that fails, `old` tells its end again."""
         with self._reopening:
             if self._reader is old:
+                old.stream.retire()  # first: a new worker may be long in coming
                 reader = self._open_anew(ended, timeout_s)
                 with self._lock:
                     closed = self._closed
                     if not closed:
                         self._reader = reader
                         self.reopened += 1
-                (reader if closed else old).stream.close()
+                if closed:
+                    reader.stream.close()
         if self._request.once:
             raise run_lost(self.model)
 

@@ -152,8 +152,37 @@ def test_requests_closed_while_they_bind_anew_leave_no_reader(
         patch.setattr("mcpd.shm.requests.open_results", open_then_close)
         with pytest.raises(InvalidRequest, match="are closed"):
             requests.acquire(30)
-    mine = [row for row in client.list("leases") if row["session"] == client.session]
-    assert mine == []
+    wait_until(
+        lambda: all(row["session"] != client.session for row in client.list("leases")),
+        10,
+        "nothing is left",
+    )
+
+
+def test_results_let_go_of_a_dead_worker_before_they_wait_for_the_next_one(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[dict[str, Any]] = []
+
+    def look_then_open(*arguments: Any) -> ResultReader:
+        readers.extend(
+            row
+            for row in client.list("leases")
+            if row["kind"] == "reader" and row["session"] == client.session
+        )
+        return open_results(*arguments)
+
+    with (
+        client.create_stream("cam", width=24, height=16, format="rgb24") as stream,
+        client.results("cam", model="tiny-image", timeout_s=30) as results,
+    ):
+        stream.acquire(5).publish()
+        assert results.next().ok
+        monkeypatch.setattr("mcpd.shm.results.open_results", look_then_open)
+        os.kill(worker_pid(client, "tiny-image"), signal.SIGKILL)
+        assert results.next().ok
+        assert results.reopened == 1
+    assert readers == []
 
 
 def test_task_that_collects_is_woken_though_another_binds_to_the_next_worker(
