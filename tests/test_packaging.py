@@ -102,7 +102,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     build("build_sdist", tree, out)
     (sdist,) = out.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        archive.extractall(work / "unpacked", filter="data")
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4, and the only way from 3.14
+            archive.extraction_filter = staticmethod(tarfile.data_filter)
+        archive.extractall(work / "unpacked")
     (unpacked,) = (work / "unpacked").iterdir()
     build("build_wheel", unpacked, out)
     (wheel,) = out.glob("*.whl")

@@ -58,7 +58,7 @@ def test_killed_clients_and_sources_leave_nothing_and_disturb_nobody(
     socket = bare_daemon.socket
     with Bystander(socket) as bystander, connect(socket) as client:
         before = descriptors(client)
-        for number in range(ROUNDS):
+        for _ in range(ROUNDS):
             source = Actor(socket, "write", "cam0")
             reader = Actor(socket, "read", bystander.name, random.choice(["latest", "lossless"]))
             with source, reader:
@@ -78,7 +78,9 @@ def test_killed_clients_and_sources_leave_nothing_and_disturb_nobody(
                             )
                         ),
                         FREE_WITHIN_S,
-                        f"round {number}: {held_of(client, bare_daemon, actor.pid, name)}",
+                        lambda pid=actor.pid, name=name: (  # type: ignore[misc]
+                            f"{name}: {held_of(client, bare_daemon, pid, name)}"
+                        ),
                     )
                 bystander.check()
         assert descriptors(client) == before
@@ -188,7 +190,7 @@ def test_killed_workers_come_back_and_results_go_on(daemon: RunningDaemon) -> No
                 wait_until(
                     lambda pid=pid: not held_of(client, daemon, pid, "none"),  # type: ignore[misc]
                     FREE_WITHIN_S,
-                    f"{flow.model}: {held_of(client, daemon, pid, 'none')}",
+                    lambda pid=pid: str(held_of(client, daemon, pid, "none")),  # type: ignore[misc]
                 )
             bystander.check()
         first.check()

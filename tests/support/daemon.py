@@ -24,13 +24,22 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Asks every few milliseconds until it holds; AssertionError with `what` when it never does."""
+def wait_until(
+    condition: Callable[[], bool], timeout_s: float, what: str | Callable[[], str]
+) -> None:
+    """Asks every few milliseconds until it holds; AssertionError with `what` when it never does.
+
+    The last time it asks is after the deadline: asking may itself take long on a busy machine.
+    """
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s} s: {what}")
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
+        if began > deadline:
+            said = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {timeout_s} s: {said}")
         pause.wait(0.005)
 
 
