@@ -246,6 +246,13 @@ class Preparation:
         pad_value: float,
     ) -> None: ...
     out_nbytes: Final[int]  # of one image
+    isa: Final[str]
+    """The instruction set that runs it: "avx2" or "scalar", the same results to the bit.
+
+    The fastest that the processor has, or at most the one that MCPD_PREPARE in the environment
+    names when the object is made: ValueError for one that is unknown or that it does not have.
+    Rows of fewer than 16 bytes are always left to portable code.
+    """
     transform: Final[tuple[float, float, float, float]]
     """(ax, bx, ay, by): source pixel x = ax * output pixel x + bx, in continuous coordinates."""
     def run(self, source: Buffer, out: Buffer, index: int = 0) -> None:

@@ -194,6 +194,12 @@ static PyObject *preparation_out_nbytes(Preparation *self, void *closure)
     return PyLong_FromSize_t(self->plan->image_nbytes);
 }
 
+static PyObject *preparation_isa(Preparation *self, void *closure)
+{
+    (void)closure;
+    return PyUnicode_FromString(mcpd_prepare_plan_isa(self->plan));
+}
+
 static PyObject *preparation_transform(Preparation *self, void *closure)
 {
     const double *t = self->plan->transform;
@@ -210,6 +216,7 @@ static PyMethodDef preparation_methods[] = {
 
 static PyGetSetDef preparation_getters[] = {
     {"out_nbytes", (getter)preparation_out_nbytes, NULL, "Bytes of one image.", NULL},
+    {"isa", (getter)preparation_isa, NULL, "The instruction set that runs it: avx2 or scalar.", NULL},
     {"transform", (getter)preparation_transform, NULL,
      "(ax, bx, ay, by): source pixel x = ax * output pixel x + bx, continuous.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

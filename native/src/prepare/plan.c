@@ -1,5 +1,5 @@
 /* Geometry and tables of a preparation; see prepare.h. */
-#include "prepare/prepare.h"
+#include "prepare/isa.h"
 
 #include <errno.h>
 #include <math.h>
@@ -9,7 +9,7 @@
 
 #include "mcpd.h"
 
-#define BLEND_ONE 64.0f /* scalar.c blends rows in 1/64 of a level */
+#define BLEND_ONE 64.0f /* rows are blended in 1/64 of a level */
 
 /* What a pixel format looks like in memory. */
 struct layout {
@@ -183,9 +183,10 @@ static int fill_columns(const struct mcpd_prepare_spec *s, const struct layout *
     struct mcpd_prepare_columns *columns = &plan->columns[axis];
     uint32_t shift = axis ? layout->chroma_shift_x : 0;
     uint32_t count = subsampled(s->width, shift), n = plan->columns_used;
+    uint32_t padded = (uint32_t)MCPD_PREPARE_PADDED(n);
 
-    columns->left = malloc(n * sizeof(*columns->left));
-    columns->weight = malloc(n * sizeof(*columns->weight));
+    columns->left = malloc(padded * sizeof(*columns->left));
+    columns->weight = malloc(padded * sizeof(*columns->weight));
     if (!columns->left || !columns->weight)
         return -ENOMEM;
     columns->step = count > 1 ? layout->step[axis] : 0;
@@ -199,6 +200,10 @@ static int fill_columns(const struct mcpd_prepare_spec *s, const struct layout *
         if (i == 0)
             columns->first = index;
         columns->last = index + (count > 1);
+    }
+    for (uint32_t i = n; i < padded; i++) {
+        columns->left[i] = columns->left[n - 1];
+        columns->weight[i] = columns->weight[n - 1];
     }
     return 0;
 }
@@ -220,9 +225,9 @@ static int fill_rows(const struct mcpd_prepare_spec *s, const struct layout *lay
         uint32_t index = sample_at(s, plan->transform[2], plan->transform[3], i + plan->top, count,
                                    shift, shift ? 0.5 : 0.0, &weight);
 
-        rows->upper[i] = index;
-        rows->lower[i] = index + (count > 1);
         rows->weight[i] = (int16_t)fmin(round(weight * 32768.0), 32767.0);
+        rows->upper[i] = index;
+        rows->lower[i] = index + (count > 1 && rows->weight[i] != 0);
     }
     return 0;
 }
@@ -262,13 +267,19 @@ static void fill_mix(const struct mcpd_prepare_spec *s, const struct layout *lay
     }
     for (uint32_t ch = 0; ch < plan->nchannels; ch++) {
         uint32_t from = s->channels == MCPD_OUT_BGR ? 2 - ch : ch;
+        struct mcpd_prepare_mix *to = &plan->mix[ch];
+        float padding = (float)((s->pad_value * s->scale - s->mean[ch]) / s->std[ch]), scratch;
 
-        for (int k = 0; k < 3; k++)
-            plan->mix[ch][k] = (float)(mix[from][k] / BLEND_ONE);
-        plan->offset[ch] = (float)offset[from];
-        plan->gain[ch] = (float)(s->scale / s->std[ch]);
-        plan->bias[ch] = (float)(-s->mean[ch] / s->std[ch]);
-        plan->padding[ch] = (float)((s->pad_value * s->scale - s->mean[ch]) / s->std[ch]);
+        for (uint32_t k = 0; k < plan->ncomponents; k++) {
+            if (mix[from][k] != 0.0) {
+                to->component[to->nterms] = k;
+                to->factor[to->nterms++] = (float)(mix[from][k] / BLEND_ONE);
+            }
+        }
+        to->offset = (float)offset[from];
+        to->gain = (float)(s->scale / s->std[ch]);
+        to->bias = (float)(-s->mean[ch] / s->std[ch]);
+        mcpd_prepare_convert(plan->dtype, &padding, 1, &scratch, plan->padding[ch]);
     }
 }
 
@@ -280,7 +291,7 @@ static void fill_planes(const struct mcpd_prepare_spec *s, const struct layout *
         struct mcpd_prepare_plane *plane = &plan->planes[p];
         uint32_t axis = p > 0, group, step = layout->step[axis];
         const struct mcpd_prepare_columns *columns = &plan->columns[axis];
-        uint32_t first = columns->first * step, end = (columns->last + 1) * step;
+        uint32_t first = columns->first * step, end = (columns->last + 1) * step, rows;
 
         if (p == 0 && plan->ncomponents == 3 && layout->nplanes == 1 && layout->yuv) {
             group = layout->step[1]; /* chroma lies between the luma */
@@ -294,6 +305,7 @@ static void fill_planes(const struct mcpd_prepare_spec *s, const struct layout *
         plane->axis = axis;
         plane->first = first;
         plane->nbytes = end - first;
+        plane_extent(s, layout, p, &plane->row_nbytes, &rows);
     }
     for (uint32_t k = 0; k < plan->ncomponents; k++) {
         plan->components[k].plane = layout->plane[k];
@@ -337,12 +349,15 @@ int mcpd_prepare_plan_create(const struct mcpd_prepare_spec *spec, struct mcpd_p
                 failed = fill_rows(spec, layout, plan, axis);
         }
     }
+    if (!failed) {
+        fill_mix(spec, layout, plan);
+        fill_planes(spec, layout, plan);
+        failed = mcpd_prepare_isa_choose(plan, why, nbytes);
+    }
     if (failed) {
         mcpd_prepare_plan_free(plan);
         return failed;
     }
-    fill_mix(spec, layout, plan);
-    fill_planes(spec, layout, plan);
     *out = plan;
     return 0;
 }
@@ -358,5 +373,7 @@ void mcpd_prepare_plan_free(struct mcpd_prepare_plan *plan)
         free(plan->rows[axis].lower);
         free(plan->rows[axis].weight);
     }
+    free(plan->tables);
+    free(plan->spare);
     free(plan);
 }
