@@ -4,6 +4,9 @@
  */
 #include "prepare/prepare.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "check.h"
 #include "mcpd.h"
 
@@ -67,28 +70,39 @@ static struct mcpd_prepare_spec random_spec(void)
     return spec;
 }
 
-/* Prepares a frame of noise in a buffer that lacks `missing` bytes; whether it could be planned. */
-static int prepare(const struct mcpd_prepare_spec *spec, size_t missing)
+/* A frame of noise in a buffer that lacks `missing` bytes. */
+static uint8_t *make_source(const struct mcpd_prepare_plan *plan, size_t missing)
+{
+    uint8_t *source = malloc(plan->source_nbytes - missing);
+
+    CHECK(source != NULL);
+    for (size_t i = 0; i < plan->source_nbytes - missing; i++)
+        source[i] = (uint8_t)below(256);
+    return source;
+}
+
+/* The image of a source by the instruction set chosen, prepared twice: with row buffers kept. */
+static unsigned char *prepare(struct mcpd_prepare_plan *plan, const uint8_t *source)
+{
+    unsigned char *out = malloc(plan->image_nbytes);
+
+    CHECK(out != NULL);
+    for (int i = 0; i < 2; i++) {
+        memset(out, 99, plan->image_nbytes);
+        CHECK_EQUAL(mcpd_prepare_run(plan, source, out), 0);
+    }
+    return out;
+}
+
+/* A plan for the instruction set that MCPD_PREPARE names, or NULL for a spec that is refused. */
+static struct mcpd_prepare_plan *plan_for(const struct mcpd_prepare_spec *spec)
 {
     struct mcpd_prepare_plan *plan = NULL;
     char why[200] = "";
-    uint8_t *source;
-    void *out;
 
-    if (mcpd_prepare_plan_create(spec, &plan, why, sizeof(why)) != 0) {
+    if (mcpd_prepare_plan_create(spec, &plan, why, sizeof(why)) != 0)
         CHECK(why[0] != '\0');
-        return 0;
-    }
-    source = malloc(plan->source_nbytes - missing);
-    out = malloc(plan->image_nbytes);
-    CHECK(source != NULL && out != NULL);
-    for (size_t i = 0; i < plan->source_nbytes - missing; i++)
-        source[i] = (uint8_t)below(256);
-    CHECK_EQUAL(mcpd_prepare_run(plan, source, out), 0);
-    free(source);
-    free(out);
-    mcpd_prepare_plan_free(plan);
-    return 1;
+    return plan;
 }
 
 TEST(random_geometries_stay_inside_their_buffers)
@@ -97,10 +111,53 @@ TEST(random_geometries_stay_inside_their_buffers)
 
     for (int i = 0; i < GEOMETRIES; i++) {
         struct mcpd_prepare_spec spec = random_spec();
+        struct mcpd_prepare_plan *plan = plan_for(&spec);
+        uint8_t *source;
 
-        planned += prepare(&spec, 0);
+        if (!plan)
+            continue;
+        source = make_source(plan, 0);
+        free(prepare(plan, source));
+        free(source);
+        mcpd_prepare_plan_free(plan);
+        planned++;
     }
     CHECK(planned > GEOMETRIES / 2 && planned < GEOMETRIES);
+}
+
+TEST(images_are_the_same_to_the_bit_by_scalar_and_by_the_fastest)
+{
+    int compared = 0;
+
+    for (int i = 0; i < GEOMETRIES; i++) {
+        struct mcpd_prepare_spec spec = random_spec();
+        struct mcpd_prepare_plan *plans[2];
+        unsigned char *images[2];
+        uint8_t *source;
+
+        CHECK_EQUAL(unsetenv("MCPD_PREPARE"), 0);
+        plans[0] = plan_for(&spec);
+        CHECK_EQUAL(setenv("MCPD_PREPARE", "scalar", 1), 0);
+        plans[1] = plan_for(&spec);
+        CHECK((plans[0] == NULL) == (plans[1] == NULL));
+        if (!plans[0])
+            continue;
+        CHECK(strcmp(mcpd_prepare_plan_isa(plans[1]), "scalar") == 0);
+        compared += strcmp(mcpd_prepare_plan_isa(plans[0]), "scalar") != 0;
+        source = make_source(plans[0], 0);
+        for (int p = 0; p < 2; p++)
+            images[p] = prepare(plans[p], source);
+#ifdef PLANT_ONE_BIT
+        images[0][plans[0]->image_nbytes - 1] ^= 1;
+#endif
+        CHECK(memcmp(images[0], images[1], plans[0]->image_nbytes) == 0);
+        for (int p = 0; p < 2; p++) {
+            free(images[p]);
+            mcpd_prepare_plan_free(plans[p]);
+        }
+        free(source);
+    }
+    printf("%d geometries compared\n", compared);
 }
 
 /* A planted fault: the caller did not check that the source is as long as the plan says. */
@@ -112,7 +169,9 @@ TEST(a_source_one_byte_too_short_is_found)
         .matrix = MCPD_BT709, .range = MCPD_FULL, .out_width = 64, .out_height = 8,
         .channels = MCPD_OUT_GRAY, .scale = 1, .std = {1, 1, 1},
     };
+    struct mcpd_prepare_plan *plan = plan_for(&spec);
 
-    prepare(&spec, 1);
+    CHECK(plan != NULL);
+    free(prepare(plan, make_source(plan, 1)));
 }
 #endif

@@ -1,4 +1,7 @@
-"""Preparation against an independent reference in float64: formats, sizes, colour, resize rules."""
+"""Preparation against an independent reference in float64: formats, sizes, colour, resize rules.
+
+Every test runs by each instruction set that the processor has.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,20 @@ from tests.support.pictures import (
     options,
     reference,
 )
+from tests.support.prepare import isas
+
+pytestmark = pytest.mark.usefixtures("isa")
 
 BOUND = 0.1
 """Levels of 0..255 by which a prepared pixel may differ: MCPD_PREPARE_ERROR in prepare.h."""
+
+
+@pytest.fixture(params=isas())
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The instruction set that preparations made in the test run by."""
+    name: str = request.param
+    monkeypatch.setenv("MCPD_PREPARE", name)
+    return name
 
 
 def prepare(picture: Picture, **changes: Any) -> NDArray[Any]:

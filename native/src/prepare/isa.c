@@ -17,7 +17,7 @@ static const struct mcpd_prepare_isa *portable(void)
 static const struct {
     const char *name;
     const struct mcpd_prepare_isa *(*get)(void);
-} known[] = {{"scalar", portable}};
+} known[] = {{"avx2", mcpd_prepare_avx2}, {"scalar", portable}};
 
 enum { KNOWN = sizeof(known) / sizeof(known[0]) };
 
@@ -30,7 +30,7 @@ int mcpd_prepare_isa_choose(struct mcpd_prepare_plan *plan, char *why, size_t nb
         while (first < KNOWN && strcmp(wanted, known[first].name) != 0)
             first++;
         if (first == KNOWN) {
-            snprintf(why, nbytes, VARIABLE " is '%s', not 'scalar'", wanted);
+            snprintf(why, nbytes, VARIABLE " is '%s', not 'avx2' or 'scalar'", wanted);
             return -EINVAL;
         }
         if (!known[first].get()) {

@@ -1,6 +1,6 @@
 /*
  * What an instruction set has to supply: the inner loops of a preparation. One file each: scalar.c
- * is portable C. isa.c chooses, run.c drives.
+ * is portable C, avx2.c is x86-64 with AVX2. isa.c chooses, run.c drives.
  *
  * All compute the same: where scalar.c multiplies, adds or rounds, so do the others, in the same
  * order and without fused multiply-add. An image is the same to the bit whichever made it.
@@ -39,6 +39,9 @@ struct mcpd_prepare_isa {
 };
 
 extern const struct mcpd_prepare_isa mcpd_prepare_scalar;
+
+/* NULL where the processor, or the architecture compiled for, has no AVX2 and F16C. */
+const struct mcpd_prepare_isa *mcpd_prepare_avx2(void);
 
 /*
  * Sets plan->isa to the fastest that can run the plan, or to the one that MCPD_PREPARE in the
