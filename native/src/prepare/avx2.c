@@ -32,6 +32,7 @@
 #define COLUMNS 8u /* of a group */
 #define WIDE 16    /* bytes of a dense window */
 #define NARROW 8   /* bytes of a sparse window */
+#define MEMORY_LINE 64u
 #define NOTHING 0x80 /* in a shuffle: a byte of 0 */
 
 /* Components that lie in one plane on one axis, so that one window holds them all. */
@@ -345,10 +346,33 @@ AVX2 static void sample_several(const struct samples *samples, const uint8_t *up
         sample_row(samples, 3, upper, lower, 0, weight, weights, groups, out);
 }
 
+/* Asks for the bytes in use of a row: rows that count lie apart, and no stream of lines leads on. */
+static void ask_for(const struct mcpd_prepare_plane *plane, const uint8_t *row)
+{
+    for (uint32_t i = 0; i < plane->nbytes; i += MEMORY_LINE)
+        __builtin_prefetch(row + plane->first + i);
+}
+
+static void ask_for_rows(const struct mcpd_prepare_plan *plan, const uint8_t *source, uint32_t y)
+{
+    for (uint32_t p = 0; p < plan->nplanes; p++) {
+        const struct mcpd_prepare_plane *plane = &plan->planes[p];
+        const struct mcpd_prepare_rows *rows = &plan->rows[plane->axis];
+
+        if (y == 0 || rows->upper[y] != rows->lower[y - 1])
+            ask_for(plane, source + plane->offset + rows->upper[y] * plane->stride);
+        if (rows->lower[y] != rows->upper[y])
+            ask_for(plane, source + plane->offset + rows->lower[y] * plane->stride);
+    }
+}
+
 static void sample(const struct mcpd_prepare_plan *plan, const uint8_t *source, uint32_t y,
                    struct mcpd_prepare_buffers *buffers)
 {
     const struct tables *tables = plan->tables;
+
+    if (y + 1 < plan->rows_used)
+        ask_for_rows(plan, source, y + 1);
 
     for (uint32_t s = 0; s < tables->nsamples; s++) {
         const struct samples *samples = &tables->samples[s];
