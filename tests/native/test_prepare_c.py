@@ -12,35 +12,52 @@ from tests.native.c_programs import ASAN, INCLUDE, NATIVE, WARNINGS
 from tests.support.prepare import isas
 
 
-def run(
-    folder: Path, test: str, *flags: str, isa: str | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Builds native/tests/prepare.c and runs one of its tests, by an instruction set."""
-    sources = [NATIVE / "tests/prepare.c", *sorted((NATIVE / "src/prepare").glob("*.c"))]
-    binary = folder / "prepare"
-    command = ["gcc", *WARNINGS, *ASAN.flags, *INCLUDE, *flags, *map(str, sources)]
-    subprocess.run([*command, "-lm", "-o", str(binary)], check=True, timeout=300)
-    return subprocess.run(
-        [str(binary), test],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "MCPD_PREPARE": isa or ""},
-    )
+class Program:
+    """native/tests/prepare.c, built once for each set of flags."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._built: dict[tuple[str, ...], Path] = {}
+
+    def run(
+        self, test: str, *flags: str, isa: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs one test, by the instruction set named or by the fastest."""
+        if flags not in self._built:
+            self._built[flags] = self._build(flags)
+        return subprocess.run(
+            [str(self._built[flags]), test],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+            env={**os.environ, "MCPD_PREPARE": isa or ""},
+        )
+
+    def _build(self, flags: tuple[str, ...]) -> Path:
+        sources = [NATIVE / "tests/prepare.c", *sorted((NATIVE / "src/prepare").glob("*.c"))]
+        binary = self._folder / f"prepare{len(self._built)}"
+        command = ["gcc", *WARNINGS, *ASAN.flags, *INCLUDE, *flags, *map(str, sources)]
+        subprocess.run([*command, "-lm", "-o", str(binary)], check=True, timeout=300)
+        return binary
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return Program(tmp_path_factory.mktemp("prepare"))
 
 
 @pytest.mark.parametrize("isa", isas())
-def test_random_geometries_stay_inside_their_buffers(tmp_path: Path, isa: str) -> None:
-    done = run(tmp_path, "random_geometries_stay_inside_their_buffers", isa=isa)
+def test_random_geometries_stay_inside_their_buffers(program: Program, isa: str) -> None:
+    done = program.run("random_geometries_stay_inside_their_buffers", isa=isa)
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("isa", isas())
-def test_a_byte_read_beyond_the_source_is_found(tmp_path: Path, isa: str) -> None:
+def test_a_byte_read_beyond_the_source_is_found(program: Program, isa: str) -> None:
     test = "a_source_one_byte_too_short_is_found"
-    done = run(tmp_path, test, "-DPLANT_SHORT_SOURCE", isa=isa)
+    done = program.run(test, "-DPLANT_SHORT_SOURCE", isa=isa)
     assert done.returncode != 0
     assert "heap-buffer-overflow" in done.stdout
 
@@ -48,12 +65,12 @@ def test_a_byte_read_beyond_the_source_is_found(tmp_path: Path, isa: str) -> Non
 SAME = "images_are_the_same_to_the_bit_by_scalar_and_by_the_fastest"
 
 
-def test_images_are_the_same_to_the_bit_by_scalar_and_by_the_fastest(tmp_path: Path) -> None:
-    done = run(tmp_path, SAME)
+def test_images_are_the_same_to_the_bit_by_scalar_and_by_the_fastest(program: Program) -> None:
+    done = program.run(SAME)
     assert done.returncode == 0, done.stdout
 
 
-def test_one_bit_that_differs_is_found(tmp_path: Path) -> None:
-    done = run(tmp_path, SAME, "-DPLANT_ONE_BIT")
+def test_one_bit_that_differs_is_found(program: Program) -> None:
+    done = program.run(SAME, "-DPLANT_ONE_BIT")
     assert done.returncode != 0
     assert "memcmp" in done.stdout
