@@ -108,6 +108,8 @@ def read_model(path: Path) -> ModelConfig:
             "'-', starting with a letter or digit"
         )
     toml = read_model_toml(path, problems)
+    engine: str = toml.engine
+    versions: tuple[int, ...] = ()
     try:
         engine, versions = _find_versions(path, toml.engine, problems)
     except OSError as error:
