@@ -80,6 +80,8 @@ class OnnxEngine:
 
 
 def _import_runtime() -> Any:
+    # From 1.29 on it reports to Microsoft over the network, from its import on, unless told not to.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
     except ImportError as error:

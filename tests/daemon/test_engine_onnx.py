@@ -167,6 +167,28 @@ def test_a_configuration_of_another_model_is_told_with_every_difference(tmp_path
     engine.close()
 
 
+def test_loading_a_model_leaves_no_telemetry_behind(tmp_path: Path) -> None:
+    """The runtime writes an identifier and events under the home directory before it sends them."""
+    version_path = write_trivial(tmp_path)
+    home = tmp_path / "home"
+    home.mkdir()
+    unset = {"ORT_DISABLE_TELEMETRY", "ORT_RUNNING_UNIT_TESTS", "CI", "XDG_CACHE_HOME"}
+    environment = {key: value for key, value in os.environ.items() if key not in unset}
+    code = f"""
+        from pathlib import Path
+        from mcpd.daemon.engines import open_engine
+        from mcpd.daemon.models.repository import read_model
+        path = Path({str(version_path)!r})
+        open_engine(read_model(path.parent), path).close()
+    """
+    subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(code)],
+        check=True,
+        env=environment | {"HOME": str(home)},
+    )
+    assert list(home.rglob("*")) == []
+
+
 def test_outputs_that_a_result_cannot_carry_are_told(tmp_path: Path) -> None:
     config = read_model(write_trivial(tmp_path).parent)
     inputs = {"image": TensorInfo("uint8", (1, -1, -1, 3))}
