@@ -14,6 +14,7 @@ from mcpd.native import _core
 from mcpd.shm.bundle import Description, TensorSpec, describe_tensors, parse_description
 from mcpd.shm.errors import InvalidRequest, LimitExceeded, ProtocolError
 from mcpd.shm.formats import align
+from mcpd.shm.stream_end import raise_ended
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,10 +82,15 @@ class Slot:
     model_version = _Carried[int]()
 
     def __init__(
-        self, core: _core.WriteSlot, slot_nbytes: int, description: Description | None
+        self,
+        core: _core.WriteSlot,
+        slot_nbytes: int,
+        description: Description | None,
+        stream_name: str,
     ) -> None:
         self.core = core
         self.slot_nbytes = slot_nbytes
+        self._stream_name = stream_name
         self._abandoned = False
         self._description: Description | None = None
         self._planes: Planes | None = None
@@ -190,10 +196,13 @@ class Slot:
 
         Raises:
             InvalidRequest: It was published or abandoned already.
+            StreamClosed: The stream ended while the slot was filled.
         """
         self._planes = self._tensors = None
         try:
             return self.core.publish()
+        except _core.StreamEnded as error:
+            raise_ended(self._stream_name, error.args[0])
         except ValueError as error:
             raise InvalidRequest(f"slot {self.index} cannot be published: {error}") from error
 

@@ -114,7 +114,7 @@ class WriterStream:
             raise_closed(self.name, self._connection)
         if core is None:
             raise_none(self.name, timeout_s, "no slot came free", "A lossless reader is behind.")
-        return Slot(core, self.slot_nbytes, self.description)
+        return Slot(core, self.slot_nbytes, self.description, self.name)
 
     def fileno(self) -> int:
         """Readable when a lossless reader made room after an acquire that would have blocked."""

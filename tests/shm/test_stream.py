@@ -222,6 +222,15 @@ def test_stream_made_after_the_session_was_lost_has_ended() -> None:
             stream.writer.acquire(0)
 
 
+def test_slot_of_a_stream_that_ended_meanwhile_is_not_published(stream: LocalStream) -> None:
+    slot = stream.writer.acquire(0)
+    stream.writer.end()
+    with pytest.raises(StreamClosed, match="has ended") as caught, slot:
+        pass
+    assert caught.value.reason == "closed"
+    del slot
+
+
 def test_end_that_the_daemon_tells_reaches_a_reader_with_its_reason(stream: LocalStream) -> None:
     reader = stream.attach()
     stream.session.streams.remove_writer(stream.writer)
