@@ -25,6 +25,7 @@ def print_table(
     A column whose heading begins with ">" is set to the right; cells are plain text, not markup.
     """
     from rich import box
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
@@ -41,16 +42,19 @@ def print_table(
         collapse_padding=True,
         header_style="",
     )
-    name_width = min(NAME_WIDTH, max(len(row[0]) for row in cells))
-    for number, column in enumerate(columns):
+    heads = [column.removeprefix(">") for column in columns]
+    widths = [max(map(cell_len, texts)) for texts in zip(heads, *cells, strict=True)]
+    for head, column in zip(heads, columns, strict=True):
         table.add_column(
-            column.removeprefix(">"),
+            head,
             justify="right" if column.startswith(">") else "left",
             overflow="fold",
-            min_width=None if number else name_width,
         )
     for row in cells:
         table.add_row(*(Text(cell) for cell in row))
+    if sum(widths) + 2 * (len(widths) - 1) > target.width:
+        # Not min_width: rich would crop the other columns, not fold them.
+        table.columns[0].width = min(NAME_WIDTH, widths[0])
     target.print(table)
     target.print()
 

@@ -69,6 +69,19 @@ def test_table_without_a_terminal_is_no_wider_than_it_says(
     assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= PLAIN_WIDTH
 
 
+def test_table_in_a_narrow_terminal_folds_and_loses_no_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name, owner, why = "segment mcpd:payload:cam0", "mcpd-source 14795", "live: process 14795 lives"
+    columns = ("what", ">size", ">age", "owner", "verdict", "why")
+    print_table("leases", columns, [(name, "10.6 MiB", "20.1 s", owner, "in use", why)])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    assert name in "\n".join(lines)
+    assert set((owner + " " + why).split()) <= set(" ".join(lines).split())
+
+
 def test_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("streams", ("name",), [])
     assert capsys.readouterr().out == "streams: none\n\n"
