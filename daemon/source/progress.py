@@ -127,6 +127,8 @@ class Progress:
         }
 
     def _draw(self, line: str) -> None:
+        if not _in_foreground():
+            return  # the terminal is another command's, as after `mcpd push ... &`
         width = _terminal_width()
         sys.stderr.write("\r\x1b[K" + line[: width - 1])
         sys.stderr.flush()
@@ -152,6 +154,14 @@ def _bar_line(counts: Counts, fps: float) -> str:
     full = round(part * BAR_WIDTH)
     bar = "█" * full + "░" * (BAR_WIDTH - full)
     return f"{counts.stream}  {bar} {part:4.0%}  {counts.frames}/{counts.total_frames}  {tail}"
+
+
+def _in_foreground() -> bool:
+    """False if standard error is our terminal and a shell runs this process in the background."""
+    try:
+        return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
+    except OSError:
+        return True  # not a terminal, or not ours
 
 
 def _terminal_width() -> int:
