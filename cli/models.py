@@ -152,10 +152,13 @@ def load_command(invocation: Invocation) -> None:
     """
     with invocation.connect() as client:
         names = client.load_models()
+        broken = {m["name"]: m["error"] for m in client.list("models") if m["state"] == "broken"}
     if invocation.json:
-        print_json({"models": names})
-    else:
-        click.echo(f"models: {', '.join(names) or 'none'}")
+        print_json({"models": names, "broken": broken})
+        return
+    click.echo(f"models: {', '.join(names) or 'none'}")
+    for name, error in broken.items():
+        click.echo(f"\n{name}: {error}")
 
 
 def _read_models(invocation: Invocation, repository: str | None) -> tuple[list[Row], str | None]:

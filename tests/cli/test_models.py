@@ -109,6 +109,17 @@ def test_load_reads_the_repository_again(tmp_path: Path) -> None:
         ran = run_mcpd("models", "load", "--json", socket=running.socket)
         assert ran.status == 0
         assert sorted(ran.document["models"]) == ["first", "second"]
+        assert ran.document["broken"] == {}
+
+
+def test_load_tells_what_is_wrong_with_a_model(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_trivial(models, "first")
+    with RunningDaemon(tmp_path, models) as running:
+        (models / "second").mkdir()
+        ran = run_mcpd("models", "load", socket=running.socket)
+        assert ran.out.startswith("models: first\n")
+        assert "model.toml is missing" in ran.out
 
 
 def test_load_without_a_daemon_is_exit_status_3() -> None:
