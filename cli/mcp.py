@@ -1,10 +1,10 @@
-"""`mcpd mcp`: this process becomes the MCP adapter."""
+"""`mcpd mcp`: this process becomes the relay to the MCP server."""
 
 from __future__ import annotations
 
 import click
 
-from mcpd.cli.launch import exec_module
+from mcpd.cli.launch import exec_relay
 from mcpd.cli.options import Invocation, json_option, pass_invocation, socket_option
 
 
@@ -22,4 +22,4 @@ def command(invocation: Invocation) -> None:
     Example, in claude_desktop_config.json:
       {"mcpServers": {"mcpd": {"command": "mcpd", "args": ["mcp"]}}}
     """
-    exec_module("mcpd.mcp_adapter", socket=invocation.socket)
+    exec_relay(socket=invocation.socket)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import anyio
 import mcp_types as types
@@ -19,7 +20,6 @@ from mcpd.mcp_adapter import manifest
 from mcpd.mcp_adapter.arguments import checked
 from mcpd.mcp_adapter.link import Link
 from mcpd.mcp_adapter.reply import Reply, failure
-from mcpd.mcp_adapter.stdio import WireInput, WireOutput
 from mcpd.mcp_adapter.tools import get_status, list_models, list_streams, run_inference
 from mcpd.shm.errors import Internal, McpdError, TimedOut
 
@@ -68,14 +68,47 @@ def make_server(link: Link) -> Server[Any]:
     )
 
 
-async def serve(source: WireInput, sink: WireOutput) -> None:
-    """Serves the one host at the other end of the wire until it closes its end."""
-    async with Link() as link:
-        server = make_server(link)
-        # The SDK wants text files; of those it reads lines, and writes and flushes.
-        files = (cast(Any, anyio.wrap_file(cast(Any, end))) for end in (source, sink))
-        async with stdio_server(*files) as (incoming, outgoing):
+async def serve(link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Serves the one host whose lines come from `reader`, until it closes its end."""
+    wire: Any = _Wire(reader, writer)
+    server = make_server(link)
+    # The SDK wants text files; of those it reads lines, and writes and flushes.
+    try:
+        async with stdio_server(wire, wire) as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
+    except* ConnectionError:
+        pass  # the host went while it was being answered
+    finally:
+        writer.close()
+
+
+class _Wire:
+    """A connection as the SDK's transport wants its text files."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def __aiter__(self) -> _Wire:
+        return self
+
+    async def __anext__(self) -> str:
+        try:
+            line = await self._reader.readline()
+        except ConnectionError:
+            line = b""
+        if not line.endswith(b"\n"):  # the end; half a message is none
+            raise StopAsyncIteration
+        return line.decode("utf-8", "replace")
+
+    async def write(self, text: str) -> int:
+        """Hands `text` over; waits while the other end does not read."""
+        self._writer.write(text.encode("utf-8"))
+        await self._writer.drain()
+        return len(text)
+
+    async def flush(self) -> None:
+        """Does nothing: `write` leaves nothing behind."""
 
 
 async def _call(link: Link, name: str, arguments: object) -> Reply:

@@ -19,7 +19,7 @@ from PIL import Image
 from mcpd.mcp_adapter import file_inference
 from mcpd.shm.errors import McpdError, TimedOut
 from tests.cli.clips import write_video
-from tests.support.adapter import answered, connected, refused
+from tests.support.adapter import COMMAND, answered, connected, refused, servers_of
 from tests.support.daemon import RunningDaemon, wait_until
 
 RED = (255, 0, 0)
@@ -175,8 +175,9 @@ def test_adapter_that_is_killed_takes_the_process_along(daemon: RunningDaemon, m
     async def main() -> psutil.Process:
         async with connected(daemon.socket, env={"MCPD_MCP_ROOTS": str(media)}) as client:
             await answered(client, "list_models")
+            (server,) = servers_of(daemon.socket)
             (adapter,) = [
-                each for each in psutil.Process().children() if "mcpd.mcp_adapter" in each.cmdline()
+                each for each in psutil.Process().children() if set(COMMAND) <= set(each.cmdline())
             ]
             with frozen_daemon(daemon):
                 path = str(media / "red.png")
@@ -184,9 +185,9 @@ def test_adapter_that_is_killed_takes_the_process_along(daemon: RunningDaemon, m
                     client.call_tool("run_inference", {"model": "trivial", "path": path})
                 )
                 await asyncio.to_thread(
-                    wait_until, lambda: bool(adapter.children()), 30, "a child is there"
+                    wait_until, lambda: bool(server.children()), 30, "a child is there"
                 )
-                (child,) = adapter.children()
+                (child,) = server.children()
                 adapter.kill()
                 with pytest.raises(Exception, match="closed"):
                     await call

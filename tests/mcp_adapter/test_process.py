@@ -9,65 +9,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from tests.support.adapter import COMMAND, TIMEOUT_S, start_adapter
+from tests.support.adapter import COMMAND, TIMEOUT_S, settings
 from tests.support.daemon import wait_until
-
-CLAUDE = {"name": "claude-code", "version": "2.0.0"}
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {"roots": {}, "elicitation": {}},
-        "clientInfo": CLAUDE,
-    },
-}
-INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-
-
-class Wire:
-    """Raw lines to and from an adapter; a context manager that kills what is left of it."""
-
-    def __init__(self, socket_path: str, **popen: Any) -> None:
-        self.process = start_adapter(socket_path, **popen)
-
-    def __enter__(self) -> Wire:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        for file in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if file is not None:
-                file.close()
-
-    def send(self, *messages: object) -> None:
-        assert self.process.stdin is not None
-        for message in messages:
-            line = message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n"
-            self.process.stdin.write(line)
-        self.process.stdin.flush()
-
-    def receive(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        message: dict[str, Any] = json.loads(self.process.stdout.readline())
-        assert message["jsonrpc"] == "2.0"
-        return message
-
-    def greet(self) -> None:
-        self.send(INITIALIZE, INITIALIZED)
-        assert self.receive()["result"]["serverInfo"]["name"] == "mcpd"
-
-
-def call(number: int, tool: str, arguments: object) -> dict[str, Any]:
-    params = {"name": tool, "arguments": arguments}
-    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+from tests.support.wire import INITIALIZE, INITIALIZED, Wire, call
 
 
 def test_initialize_is_answered_with_no_daemon_there(no_daemon: str) -> None:
@@ -77,7 +25,7 @@ def test_initialize_is_answered_with_no_daemon_there(no_daemon: str) -> None:
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-06-18", "2099-01-01"])
 def test_every_handshake_version_is_served(no_daemon: str, version: str) -> None:
-    params = {**INITIALIZE["params"], "protocolVersion": version}  # type: ignore[dict-item]
+    params = {**INITIALIZE["params"], "protocolVersion": version}
     with Wire(no_daemon) as wire:
         wire.send({**INITIALIZE, "params": params}, INITIALIZED)
         chosen = wire.receive()["result"]["protocolVersion"]
@@ -138,7 +86,7 @@ def test_death_of_the_host_ends_it_though_its_stdin_stays_open(no_daemon: str) -
         [sys.executable, "-c", host_code],
         stdout=subprocess.PIPE,
         pass_fds=[reading],
-        env={**os.environ, "MCPD_SOCKET": no_daemon},
+        env={**os.environ, **settings(no_daemon)},
     ) as host:
         os.close(reading)
         assert host.stdout is not None
@@ -153,14 +101,19 @@ def test_death_of_the_host_ends_it_though_its_stdin_stays_open(no_daemon: str) -
 def test_garbage_is_survived_and_nothing_but_protocol_is_written(no_daemon: str) -> None:
     with Wire(no_daemon) as wire:
         wire.send(b"garbage\n", b"\xff\xfe\x00\n", b"\n", b"[]\n", b'{"jsonrpc":"1.0"}\n')
+        assert [wire.receive_error() for _ in range(4)] == [
+            *[(None, -32700)] * 2,
+            *[(None, -32600)] * 2,
+        ]
         wire.greet()
-        wire.send(b"x" * 3_000_000 + b"\n", b'{"jsonrpc":"2.0","id":7}\n', b"null\n")
+        wire.send(b"x" * 20_000_000 + b"\n", b'{"jsonrpc":"2.0","id":7}\n', b"null\n")
+        assert [wire.receive_error() for _ in range(3)] == [
+            (None, -32600),
+            (7, -32600),
+            (None, -32600),
+        ]
         wire.send(call(1, "list_streams", {}))
-        answer = wire.receive()
-        while answer.get("id") != 1:
-            assert "error" in answer
-            answer = wire.receive()
-        assert answer["result"]["isError"] is True
+        assert wire.receive()["result"]["isError"] is True
 
 
 NO_CALLS: list[object] = [

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from mcp.shared.exceptions import MCPError
 
 from mcpd.mcp_adapter import manifest
 from mcpd.mcp_adapter.tools import run_inference
 from mcpd.shm import WriterStream, connect
-from tests.support.adapter import answered, connected, refused
+from tests.support.adapter import answered, connected, refused, servers_of
 from tests.support.daemon import RunningDaemon, wait_until
 from tests.support.models import TINY_IMAGE_LABELS
 
@@ -335,12 +334,8 @@ def test_live_adapter_has_no_numpy_mapped(running: RunningDaemon, cam0: WriterSt
     async def main() -> None:
         async with connected(running.socket) as client:
             await answered(client, "run_inference", model="tiny-image", stream="cam0")
-            (adapter,) = [
-                child
-                for child in psutil.Process().children()
-                if "mcpd.mcp_adapter" in child.cmdline()
-            ]
-            mapped = {Path(each.path).name for each in adapter.memory_maps()}
+            (server,) = servers_of(running.socket)
+            mapped = {Path(each.path).name for each in server.memory_maps()}
             assert any(name.startswith("_core.abi3") for name in mapped)
             assert not [name for name in mapped if "multiarray" in name or "onnx" in name]
 

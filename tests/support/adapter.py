@@ -5,21 +5,42 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import IO, Any
 
 import anyio
 import mcp_types as types
+import psutil
 from jsonschema import Draft202012Validator
 from mcp import Client, StdioServerParameters
 
+from mcpd.cli.launch import relay_command
 from mcpd.mcp_adapter import manifest
 
-COMMAND = [sys.executable, "-P", "-m", "mcpd.mcp_adapter"]
+COMMAND = relay_command()
 MODES = ("legacy", "auto")
 TIMEOUT_S = 60.0
+
+
+def settings(socket: str) -> dict[str, str]:
+    """The environment of an adapter of the daemon on `socket`; its server does not linger."""
+    return {"MCPD_SOCKET": socket, "MCPD_MCP_IDLE_S": "0"}
+
+
+def servers_of(socket: str) -> list[psutil.Process]:
+    """The MCP servers that adapters of the daemon on `socket` have started."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if (
+                "mcpd.mcp_adapter.service" in process.cmdline()
+                and process.environ()["MCPD_SOCKET"] == socket
+            ):
+                found.append(process)
+        except psutil.Error:
+            continue  # it has ended meanwhile
+    return found
 
 
 @asynccontextmanager
@@ -28,7 +49,7 @@ async def connected(
 ) -> AsyncIterator[Client]:
     """A client of the official SDK, connected to an adapter that uses the daemon on `socket`."""
     server = StdioServerParameters(
-        command=COMMAND[0], args=COMMAND[1:], env={"MCPD_SOCKET": socket, **(env or {})}, cwd="/"
+        command=COMMAND[0], args=COMMAND[1:], env={**settings(socket), **(env or {})}, cwd="/"
     )
     with anyio.fail_after(TIMEOUT_S):
         async with Client(server, mode=mode) as client:
@@ -76,7 +97,7 @@ def start_adapter(
         stdin=stdin,
         stdout=stdout,
         stderr=subprocess.PIPE,
-        env={**os.environ, "MCPD_SOCKET": socket},
+        env={**os.environ, **settings(socket)},
         cwd="/",
         preexec_fn=preexec_fn,
     )
