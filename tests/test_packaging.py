@@ -217,3 +217,18 @@ def test_daemon_is_ours_even_at_the_root_of_the_repository(built: Built) -> None
     help_text = run_installed(built, "-m", "mcpd.daemon", "--help")
     assert help_text.returncode == 0, help_text.stderr
     assert "--socket" in help_text.stdout
+
+
+def test_installed_relay_answers_without_site_packages(built: Built) -> None:
+    code = (
+        "from mcpd.cli.launch import relay_command; import subprocess, sys\n"
+        'line = b\'{"jsonrpc":"2.0"}\\n\'\n'
+        "command = relay_command()\n"
+        "print(command[-1])\n"
+        "print(subprocess.run(command, input=line, capture_output=True).stdout.decode())\n"
+    )
+    done = run_installed(built, "-c", code)
+    assert done.returncode == 0, done.stderr
+    folder, answer = done.stdout.split("\n", 1)
+    assert Path(folder) == built.installed / "mcpd"
+    assert '"code":-32600' in answer
