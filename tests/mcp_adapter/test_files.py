@@ -19,7 +19,14 @@ from PIL import Image
 from mcpd.mcp_adapter import file_inference
 from mcpd.shm.errors import McpdError, TimedOut
 from tests.cli.clips import write_video
-from tests.support.adapter import COMMAND, answered, connected, refused, servers_of
+from tests.support.adapter import (
+    COMMAND,
+    answered,
+    children_running,
+    connected,
+    refused,
+    servers_of,
+)
 from tests.support.daemon import RunningDaemon, wait_until
 
 RED = (255, 0, 0)
@@ -136,7 +143,7 @@ def frozen(daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 def children() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children() if "infer" in each.cmdline()]
+    return children_running("infer")
 
 
 def test_cancelled_call_kills_the_process(frozen: None, media: Path) -> None:
@@ -176,9 +183,7 @@ def test_adapter_that_is_killed_takes_the_process_along(daemon: RunningDaemon, m
         async with connected(daemon.socket, env={"MCPD_MCP_ROOTS": str(media)}) as client:
             await answered(client, "list_models")
             (server,) = servers_of(daemon.socket)
-            (adapter,) = [
-                each for each in psutil.Process().children() if set(COMMAND) <= set(each.cmdline())
-            ]
+            (adapter,) = children_running(*COMMAND)
             with frozen_daemon(daemon):
                 path = str(media / "red.png")
                 call = asyncio.create_task(

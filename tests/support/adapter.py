@@ -43,6 +43,18 @@ def servers_of(socket: str) -> list[psutil.Process]:
     return found
 
 
+def children_running(*words: str) -> list[psutil.Process]:
+    """The living children of this process that have all these words on their command line."""
+    found = []
+    for process in psutil.Process().children():
+        try:
+            if set(words) <= set(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue  # it has ended, waited for or not
+    return found
+
+
 @asynccontextmanager
 async def connected(
     socket: str, mode: str = "auto", env: Mapping[str, str] | None = None
