@@ -36,6 +36,16 @@
 #define mcpd_exchange_seq_cst(word, value) \
     atomic_exchange_explicit(word, value, memory_order_seq_cst)
 
+/* Tells the processor that this is a loop that waits for another one. */
+static inline void mcpd_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* Adds to a counter that only the caller writes, under its handle's mutex; others may look. */
 static inline void mcpd_count(_Atomic uint64_t *counter, uint64_t amount)
 {

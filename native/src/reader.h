@@ -35,6 +35,7 @@ struct mcpd_reader {
     int shut;
     int lossless;
     uint64_t wanted; /* lossless: the next; latest: the lowest not seen yet */
+    int64_t usual_wait_ns; /* how long the latest waits took, each a quarter of the one after it */
     uint32_t max_pins, nfree;
     struct mcpd_reader_pin *pins;
     uint32_t *free; /* a stack of pins not in use */
