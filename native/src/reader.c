@@ -15,8 +15,10 @@
 /* Lost races in a row until a writer counts as dishonest; an honest one makes a frame for each. */
 #define MAX_RETRIES 16384
 
-/* The longest that a reader looks on for a frame before it sleeps. */
+/* The longest that a reader looks on for a frame before it sleeps; 0 in tests of sleeping. */
+#ifndef LOOK_ON_NS
 #define LOOK_ON_NS INT64_C(250000)
+#endif
 
 /* ---- opening and closing ------------------------------------------------------------------- */
 
@@ -220,7 +222,7 @@ static void look_on(mcpd_reader *reader, int64_t deadline_ns)
 {
     uint64_t wanted = reader->wanted;
     int64_t usual_ns = reader->usual_wait_ns;
-    if (usual_ns > LOOK_ON_NS)
+    if (usual_ns >= LOOK_ON_NS)
         return;
     int64_t until_ns = mcpd_now_ns() + (2 * usual_ns < LOOK_ON_NS ? 2 * usual_ns : LOOK_ON_NS);
     pthread_mutex_unlock(&reader->mutex);

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
@@ -36,6 +36,11 @@ TSAN = Flavour(
     extra=("same_pages",),
     wrap=("mcpd_map_open", "mcpd_map_close"),
 )
+ASLEEP = tuple(
+    replace(flavour, name=f"{flavour.name}-asleep", flags=(*flavour.flags, "-DLOOK_ON_NS=0"))
+    for flavour in (ASAN, TSAN)
+)
+"""Readers that sleep at once, however soon the next frame comes."""
 STEPS = Flavour("steps", ASAN.flags, wrap=("mcpd_reader_confirm", "mcpd_writer_pinned"))
 """For the program interleave, which has the replacements itself."""
 NO_RECHECK = Flavour("no-recheck", (*ASAN.flags, "-DPLANT_NO_RECHECK"), wrap=STEPS.wrap)
@@ -43,7 +48,7 @@ NO_SCAN_STEP = Flavour("no-scan-step", (*ASAN.flags, "-DPLANT_NO_SCAN"), wrap=ST
 NO_SCAN = Flavour("no-scan", ("-O2",), ("plant_no_scan",), ("mcpd_writer_pinned",))
 NO_SIGNAL = Flavour(
     "no-signal",
-    ("-O2", "-DLOST_NS=INT64_C(1000000000)"),
+    ("-O2", "-DLOST_NS=INT64_C(1000000000)", "-DLOOK_ON_NS=0"),
     ("plant_no_signal",),
     ("mcpd_wake_peer",),
 )

@@ -9,6 +9,7 @@ import pytest
 from tests.native import c_programs
 from tests.native.c_programs import (
     ASAN,
+    ASLEEP,
     NO_RECHECK,
     NO_SCAN,
     NO_SCAN_STEP,
@@ -38,6 +39,13 @@ def run(flavour: Flavour, program: str, test: str, folder: Path) -> tuple[int, s
 @pytest.mark.parametrize("flavour", [ASAN, TSAN], ids=lambda flavour: flavour.name)
 def test_c(flavour: Flavour, program: str, test: str, folder: Path) -> None:
     status, output = run(flavour, program, test, folder)
+    assert status == 0, output
+
+
+@pytest.mark.parametrize("test", c_programs.tests_of("lost"))
+@pytest.mark.parametrize("flavour", ASLEEP, ids=lambda flavour: flavour.name)
+def test_c_of_readers_that_sleep_at_once(flavour: Flavour, test: str, folder: Path) -> None:
+    status, output = run(flavour, "lost", test, folder)
     assert status == 0, output
 
 
