@@ -37,6 +37,12 @@ def die_with_parent(signum: int, parent_pid: int) -> None:
     """
 
 def set_dumpable(dumpable: bool) -> None: ...
+def copy_rows(target: Buffer, source: Buffer, non_temporal: bool = False, /) -> None:
+    """Copies a plane into one of the same shape that it does not overlap; releases the GIL.
+
+    Rows, the first dimension, may be any bytes apart, also backwards; a row's own bytes follow one
+    another: ValueError otherwise. non_temporal: past the caches, where the processor can.
+    """
 
 class WriterControl:
     """The daemon's view of a writer's control object: it formats it, ends it and counts."""

@@ -21,6 +21,7 @@ int mcpd_binding_add_control(PyObject *module);
 int mcpd_binding_add_writer(PyObject *module);
 int mcpd_binding_add_reader(PyObject *module);
 int mcpd_binding_add_prepare(PyObject *module);
+int mcpd_binding_add_copy(PyObject *module);
 
 /* Makes a type of the module, adds it, and returns a new reference to it. */
 PyTypeObject *mcpd_binding_add_type(PyObject *module, PyType_Spec *spec);

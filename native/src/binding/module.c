@@ -153,7 +153,8 @@ static int execute(PyObject *module)
         PyModule_AddObjectRef(module, "StreamEnded", state->stream_ended) != 0)
         return -1;
     if (add_constants(module) != 0 || mcpd_binding_add_control(module) != 0 ||
-        mcpd_binding_add_writer(module) != 0 || mcpd_binding_add_reader(module) != 0)
+        mcpd_binding_add_writer(module) != 0 || mcpd_binding_add_reader(module) != 0 ||
+        mcpd_binding_add_copy(module) != 0)
         return -1;
     return mcpd_binding_add_prepare(module);
 }
