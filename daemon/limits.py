@@ -15,7 +15,6 @@ from mcpd.shm.errors import InvalidRequest, LimitExceeded, OutOfMemory
 from mcpd.shm.messages import StreamSpec
 
 MIN_SLOTS = 2
-MAX_SLOT_NBYTES = 1 << 40
 PAGE_NBYTES = 4096
 HEADROOM_NBYTES = 64 << 20
 """Left free on the machine, so that the last stream does not starve the programs around it."""
@@ -130,7 +129,7 @@ def check_spec(name: str, spec: StreamSpec) -> int:
     if spec.memory not in MEMORIES:
         raise InvalidRequest(f"stream {name!r}: memory {spec.memory!r} is not one of {MEMORIES}")
     _within(name, "slots", spec.slots, MIN_SLOTS, _core.MAX_SLOTS)
-    _within(name, "slot_nbytes", spec.slot_nbytes, 1, MAX_SLOT_NBYTES)
+    _within(name, "slot_nbytes", spec.slot_nbytes, 1, formats.MAX_NBYTES)
     _within(name, "history", spec.history, 1, _core.MAX_SLOTS)
     _within(name, "holds", spec.holds, 1, _core.MAX_SLOTS)
     if spec.format:

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
         WorkerDied,
         WouldBlock,
     )
-    from mcpd.shm.frame import NO_TIME, Frame, Slot
+    from mcpd.shm.frame import NO_TIME, Frame
     from mcpd.shm.paths import default_models, default_socket
     from mcpd.shm.requests import Pending, Requests
     from mcpd.shm.result import Detection, Result
     from mcpd.shm.results import Results
+    from mcpd.shm.slot import Slot
     from mcpd.shm.stream import ReaderStream, WriterStream
 
 __all__ = [
@@ -80,7 +81,7 @@ _HOMES = {
     "Requests": "requests",
     "Result": "result",
     "Results": "results",
-    "Slot": "frame",
+    "Slot": "slot",
     "TensorSpec": "bundle",
     "WriterStream": "stream",
     "connect": "client",

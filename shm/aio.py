@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
@@ -99,6 +99,8 @@ class AsyncClient:
         matrix: str = "bt709",
         range: str = "limited",
         rotation: int = 0,
+        strides: Sequence[int] | None = None,
+        offsets: Sequence[int] | None = None,
         kind: str | None = None,
         slot_nbytes: int | None = None,
     ) -> Opening[AsyncWriterStream]:
@@ -117,6 +119,8 @@ class AsyncClient:
                 matrix=matrix,
                 range=range,
                 rotation=rotation,
+                strides=strides,
+                offsets=offsets,
                 kind=kind,
                 slot_nbytes=slot_nbytes,
             )

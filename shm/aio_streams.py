@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from mcpd.shm.aio_waiting import Opening, Waiting, in_thread
 from mcpd.shm.errors import NotFound, StreamClosed, TimedOut, WorkerDied
-from mcpd.shm.frame import Frame, Slot
+from mcpd.shm.frame import Frame
 from mcpd.shm.messages import OpenResults
 from mcpd.shm.requests import Pending, Requests
 from mcpd.shm.results import ResultReader, run_lost
+from mcpd.shm.slot import Slot
 from mcpd.shm.stream import ReaderStream, WriterStream
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from mcpd.shm.errors import StreamClosed, TimedOut, WouldBlock
-from mcpd.shm.frame import Slot
+from mcpd.shm.slot import Slot
 
 T = TypeVar("T")
 

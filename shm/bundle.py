@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from mcpd.shm.dtypes import DTYPES, check_quantisation, dtype_advice
 from mcpd.shm.errors import InvalidRequest, ProtocolError
 from mcpd.shm.formats import (
     ALIGN_NBYTES,
@@ -38,54 +39,50 @@ MAX_NAME_NBYTES = 31
 
 KIND_BUNDLE, KIND_FRAME, KIND_ENCODED = 1, 2, 3
 
-DTYPES: dict[str, tuple[int, int, str]] = {
-    "bool": (1, 1, "bool"),
-    "uint8": (2, 1, "uint8"),
-    "int8": (3, 1, "int8"),
-    "uint16": (4, 2, "uint16"),
-    "int16": (5, 2, "int16"),
-    "uint32": (6, 4, "uint32"),
-    "int32": (7, 4, "int32"),
-    "uint64": (8, 8, "uint64"),
-    "int64": (9, 8, "int64"),
-    "float16": (10, 2, "float16"),
-    "float32": (11, 4, "float32"),
-    "float64": (12, 8, "float64"),
-    "complex64": (13, 8, "complex64"),
-    "complex128": (14, 16, "complex128"),
-    "bfloat16": (15, 2, "uint16"),
-    "float8_e4m3": (16, 1, "uint8"),
-    "float8_e5m2": (17, 1, "uint8"),
-}
-"""By name: the code of enum mcpd_dtype, bytes of an element, and numpy's name for its bits."""
-
 _DTYPE_NAMES = {code: name for name, (code, _, _) in DTYPES.items()}
 _HEAD = struct.Struct("<5I2B2x2I4Q4Q32x")
 _TENSOR = struct.Struct("<32sHBBfi4xQQ8Q8q")
+_FLOAT = struct.Struct("<f")
 HEAD_NBYTES = _HEAD.size
 TENSOR_NBYTES = _TENSOR.size
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor's element type, one of DTYPES, and its shape.
+    """A tensor's element type, one of DTYPES, its shape, and how its numbers are quantised.
+
+    Attributes:
+        scale: Of quantised integers, which are real / scale + zero_point: the step between two,
+            rounded to float32. 0: not quantised.
+        zero_point: The integer that stands for a real 0.
 
     Raises:
-        InvalidRequest: Unknown dtype, more than 8 dimensions or a negative one.
+        InvalidRequest: Unknown dtype, more than 8 dimensions or a negative one, or a scale or zero
+            point that cannot be.
     """
 
     dtype: str
     shape: tuple[int, ...]
+    scale: float = 0.0
+    zero_point: int = 0
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise InvalidRequest(f"unknown dtype {self.dtype!r}", f"Known: {', '.join(DTYPES)}.")
+            raise InvalidRequest(f"unknown dtype {self.dtype!r}", dtype_advice(self.dtype))
         object.__setattr__(self, "shape", tuple(int(length) for length in self.shape))
         if len(self.shape) > MAX_DIMENSIONS or min(self.shape, default=0) < 0:
             raise InvalidRequest(
                 f"shape {self.shape} is not one of a tensor",
                 f"At most {MAX_DIMENSIONS} dimensions, none below 0.",
             )
+        try:
+            (scale,) = _FLOAT.unpack(_FLOAT.pack(self.scale))
+            check_quantisation(self.dtype, scale, self.zero_point)
+        except (OverflowError, struct.error) as error:
+            raise InvalidRequest(f"scale {self.scale!r} is not a float32") from error
+        if self.scale and not scale:
+            raise InvalidRequest(f"scale {self.scale!r} is 0 as a float32", "Use a larger one.")
+        object.__setattr__(self, "scale", scale)
 
     @property
     def nbytes(self) -> int:
@@ -94,7 +91,10 @@ class TensorSpec:
 
 
 class Tensor(NamedTuple):
-    """One tensor of a slot. Quantised values are real / scale + zero_point; scale 0: not so."""
+    """One tensor of a slot. Quantised values are real / scale + zero_point; scale 0: not so.
+
+    real_value = (value - zero_point) * scale, as ONNX, TensorFlow Lite and PyTorch have it.
+    """
 
     name: str
     dtype: str
@@ -123,6 +123,7 @@ class Description:
         matrix: "bt601", "bt709" or "" if not known.
         range: "limited", "full" or "" if not known.
         rotation: Degrees clockwise that show it upright.
+        tensors: Of a bundle, in order; `tensor(name)` gives one.
     """
 
     kind: int
@@ -141,6 +142,23 @@ class Description:
         ends = [plane.end for plane in self.planes]
         ends += [tensor.offset + tensor.nbytes for tensor in self.tensors]
         return max(ends, default=0)
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of that name: dtype, shape, scale and zero point.
+
+        Raises:
+            InvalidRequest: There is none.
+        """
+        for tensor in self.tensors:
+            if tensor.name == name:
+                return tensor
+        held = ", ".join(repr(tensor.name) for tensor in self.tensors) or "no tensors"
+        raise InvalidRequest(f"no tensor {name!r}; the slot holds {held}")
+
+    @property
+    def quantised(self) -> bool:
+        """Whether a tensor has a scale."""
+        return any(tensor.scale for tensor in self.tensors)
 
     @cached_property
     def packed(self) -> bytes:
@@ -172,32 +190,37 @@ def describe_frame(
     rotation: int = 0,
     matrix: str = "bt709",
     range: str = "limited",
+    strides: Sequence[int] | None = None,
+    offsets: Sequence[int] | None = None,
 ) -> Description:
-    """The description of a frame as mcpd lays it out.
+    """The description of a frame.
+
+    Args:
+        matrix: "bt601", "bt709", or "" if it is not known; likewise `range`.
+        strides: Bytes from row to row of each plane, None as mcpd lays them out: padded to 64.
+        offsets: Where each plane starts, None for one after the other, aligned to 64.
 
     Raises:
-        InvalidRequest: A value out of its limits; see formats.check_frame.
+        InvalidRequest: A value out of its limits; see formats.frame_layout.
     """
     check_frame(format, width, height)
     for what, value, known in (
-        ("matrix", matrix, MATRIX_CODES),
-        ("range", range, RANGE_CODES),
+        ("matrix", matrix, ("", *MATRIX_CODES)),
+        ("range", range, ("", *RANGE_CODES)),
         ("rotation", rotation, ROTATIONS),
     ):
         if value not in known:
-            allowed = ", ".join(map(str, known))
+            allowed = ", ".join(str(one) for one in known if one != "")
             raise InvalidRequest(f"{what} {value!r} is not one of {allowed}")
-    encoded = format in ENCODED
-    return Description(
-        KIND_ENCODED if encoded else KIND_FRAME,
-        format,
-        width,
-        height,
-        rotation,
-        matrix,
-        range,
-        () if encoded else frame_layout(format, width, height).planes,
-    )
+    planes: tuple[Plane, ...] = ()
+    if format not in ENCODED:
+        planes = frame_layout(format, width, height, _integers(strides), _integers(offsets)).planes
+    elif strides is not None or offsets is not None:
+        raise InvalidRequest(
+            f"format {format!r} is encoded and has no planes", "Leave strides and offsets out."
+        )
+    kind = KIND_ENCODED if format in ENCODED else KIND_FRAME
+    return Description(kind, format, width, height, rotation, matrix, range, planes)
 
 
 def describe_tensors(specs: Mapping[str, TensorSpec]) -> Description:
@@ -213,7 +236,8 @@ def describe_tensors(specs: Mapping[str, TensorSpec]) -> Description:
     for name, spec in specs.items():
         _check_name(name)
         strides = _c_strides(spec.shape, DTYPES[spec.dtype][1])
-        tensors.append(Tensor(name, spec.dtype, spec.shape, strides, offset, spec.nbytes))
+        place = (name, spec.dtype, spec.shape, strides, offset, spec.nbytes)
+        tensors.append(Tensor(*place, spec.scale, spec.zero_point))
         offset = align(offset + spec.nbytes)
     return Description(KIND_BUNDLE, tensors=tuple(tensors))
 
@@ -310,6 +334,10 @@ def _read_tensor(data: bytes, start: int, slot_nbytes: int) -> Tensor:
             f"slot description: tensor {name!r} at {offset} with {nbytes} bytes is not "
             f"{ALIGN_NBYTES}-byte aligned in a slot of {slot_nbytes} bytes"
         )
+    try:
+        check_quantisation(dtype, scale, zero_point if scale else 0)
+    except InvalidRequest as error:
+        raise ProtocolError(f"slot description: tensor {name!r}: {error.message}") from error
     shape, strides = tuple(lengths[:ndim]), tuple(lengths[8 : 8 + ndim])
     item = DTYPES[dtype][1]
     count = math.prod(shape)
@@ -358,3 +386,7 @@ def _c_strides(shape: tuple[int, ...], item_nbytes: int) -> tuple[int, ...]:
         strides.append(step)
         step *= length
     return tuple(reversed(strides))
+
+
+def _integers(values: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(int(value) for value in values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket as sockets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from mcpd.shm.connection import Connection
@@ -123,6 +123,8 @@ class Client:
         matrix: str = "bt709",
         range: str = "limited",
         rotation: int = 0,
+        strides: Sequence[int] | None = None,
+        offsets: Sequence[int] | None = None,
         kind: str | None = None,
         slot_nbytes: int | None = None,
     ) -> WriterStream:
@@ -137,6 +139,11 @@ class Client:
             holds: Slots the writer may hold at once.
             history: Newest frames kept for readers that come late.
             memory: "memfd", or "posix" for a payload with a name under /dev/shm.
+            matrix: Of the frames' colours: "bt601", "bt709", or "" if it is not known.
+            range: Of their values: "limited", "full", or "" if it is not known.
+            rotation: Degrees clockwise that show them upright: 0, 90, 180 or 270.
+            strides: Bytes from row to row of each plane; padded to 64 if None.
+            offsets: Where in a slot each plane starts; one after the other if None.
             kind: "frames", "tensors", "requests" or "results"; follows from the others if None.
             slot_nbytes: Bytes of a slot; needed when neither geometry nor tensors tell.
 
@@ -158,6 +165,8 @@ class Client:
             matrix=matrix,
             range=range,
             rotation=rotation,
+            strides=strides,
+            offsets=offsets,
             kind=kind,
             slot_nbytes=slot_nbytes,
         )

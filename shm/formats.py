@@ -1,12 +1,14 @@
 """Pixel formats: which planes a frame has, where they lie in a slot, and how large it is.
 
-Rows are padded to whole multiples of 64 bytes and planes start at them, so that every row may be
-loaded with aligned vector instructions. The numbers are those of native/include/mcpd.h.
+Unless a writer asks otherwise, rows are padded to whole multiples of 64 bytes and planes start at
+them, so that every row may be loaded with aligned vector instructions. The numbers are those of
+native/include/mcpd.h.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from mcpd.shm.errors import InvalidRequest
@@ -29,8 +31,9 @@ RANGE_CODES: dict[str, int] = {"limited": 1, "full": 2}
 RANGE_NAMES = {code: name for name, code in RANGE_CODES.items()}
 ROTATIONS = (0, 90, 180, 270)
 
-# Of each plane: pixels to a sample across and down, and the bytes of a sample. yuyv422 has two
-# bytes a pixel, of which every second pair shares its chroma, so its width is even as well.
+# Of each plane: pixels to a sample across and down, and the bytes of a sample. Chroma of an odd
+# side has a sample for the last pixel alone. yuyv422 has two bytes a pixel, of which every two
+# share their chroma within a row, so that its width is even.
 _PLANES: dict[str, tuple[tuple[int, int, int], ...]] = {
     "rgb24": ((1, 1, 3),),
     "bgr24": ((1, 1, 3),),
@@ -41,8 +44,8 @@ _PLANES: dict[str, tuple[tuple[int, int, int], ...]] = {
     "i420": ((1, 1, 1), (2, 2, 1), (2, 2, 1)),
     "yuyv422": ((1, 1, 2),),
 }
-_EVEN_WIDTH = frozenset({"nv12", "i420", "yuyv422"})
-_EVEN_HEIGHT = frozenset({"nv12", "i420"})
+MAX_NBYTES = 1 << 40
+"""Most bytes of a slot."""
 
 
 class Plane(NamedTuple):
@@ -73,19 +76,52 @@ class FrameLayout(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def frame_layout(format: str, width: int, height: int) -> FrameLayout:
-    """The layout that mcpd itself gives to a frame; others may be read too, see bundle.py.
+def frame_layout(
+    format: str,
+    width: int,
+    height: int,
+    strides: tuple[int, ...] | None = None,
+    offsets: tuple[int, ...] | None = None,
+) -> FrameLayout:
+    """Where a frame's planes lie: as mcpd places them itself, or with strides or places given.
+
+    Args:
+        strides: Bytes from row to row of each plane; rows padded to ALIGN_NBYTES if None.
+        offsets: Where each plane starts in the slot; one after the other, aligned, if None.
 
     Raises:
-        InvalidRequest: Unknown or encoded format, or a size that the format cannot have.
+        InvalidRequest: Unknown or encoded format, a size that it cannot have, or planes that have
+            not room for their rows, overlap, or do not fit any slot.
     """
-    planes = []
+    shapes = plane_shapes(format, width, height)
+    for what, given in (("strides", strides), ("offsets", offsets)):
+        if given is not None and len(given) != len(shapes):
+            raise InvalidRequest(
+                f"{len(given)} {what} for {format}, which has {len(shapes)} planes",
+                f"Give {len(shapes)}, in the order of the planes.",
+            )
+    planes: list[Plane] = []
     offset = 0
-    for shape, row_nbytes in plane_shapes(format, width, height):
-        stride = align(row_nbytes)
-        planes.append(Plane(offset, stride, shape[0], row_nbytes, shape))
-        offset += stride * shape[0]
-    return FrameLayout(format, width, height, tuple(planes), offset)
+    for index, (shape, row_nbytes) in enumerate(shapes):
+        stride = align(row_nbytes) if strides is None else strides[index]
+        plane = Plane(
+            offset if offsets is None else offsets[index], stride, shape[0], row_nbytes, shape
+        )
+        if stride < row_nbytes:
+            raise InvalidRequest(
+                f"stride {stride} of plane {index} is less than its rows of {row_nbytes} bytes"
+            )
+        if plane.offset < 0 or plane.end > MAX_NBYTES:
+            raise InvalidRequest(
+                f"plane {index} from byte {plane.offset} to {plane.end} does not fit a slot; "
+                f"a slot has at most {MAX_NBYTES} bytes"
+            )
+        planes.append(plane)
+        offset = align(plane.offset + stride * shape[0])
+    if offsets is not None:
+        _check_apart(planes)
+    nbytes = offset if offsets is None else max(plane.end for plane in planes)
+    return FrameLayout(format, width, height, tuple(planes), nbytes)
 
 
 def plane_shapes(format: str, width: int, height: int) -> list[tuple[tuple[int, ...], int]]:
@@ -99,7 +135,7 @@ def plane_shapes(format: str, width: int, height: int) -> list[tuple[tuple[int, 
         raise InvalidRequest(f"format {format!r} is encoded and has no planes")
     shapes: list[tuple[tuple[int, ...], int]] = []
     for across, down, samples in _PLANES[format]:
-        columns, rows = width // across, height // down
+        columns, rows = -(-width // across), -(-height // down)
         shape = (rows, columns) if samples == 1 else (rows, columns, samples)
         shapes.append((shape, columns * samples))
     return shapes
@@ -109,26 +145,38 @@ def check_frame(format: str, width: int, height: int) -> None:
     """Checks a frame's format and size.
 
     Raises:
-        InvalidRequest: Unknown format, a side out of 1..MAX_SIDE, or an odd one where chroma is
-            shared between neighbours.
+        InvalidRequest: Unknown format, a side out of 1..MAX_SIDE, or an odd width for yuyv422.
     """
     if format not in FORMAT_CODES:
         raise InvalidRequest(
             f"unknown pixel format {format!r}", f"Known: {', '.join(FORMAT_CODES)}."
         )
-    for side, pixels, even in (
-        ("width", width, format in _EVEN_WIDTH),
-        ("height", height, format in _EVEN_HEIGHT),
-    ):
+    for side, pixels in (("width", width), ("height", height)):
         if not 1 <= pixels <= MAX_SIDE:
             raise InvalidRequest(f"{side} {pixels} is not in 1..{MAX_SIDE}")
-        if even and pixels % 2:
-            raise InvalidRequest(
-                f"{side} {pixels} is odd, {format} needs it even",
-                f"Scale or crop the picture to {pixels - 1 or 2}, or use rgb24.",
-            )
+    if format == "yuyv422" and width % 2:
+        raise InvalidRequest(
+            f"width {width} is odd, yuyv422 needs it even: two pixels share their chroma",
+            f"Crop the picture to {width - 1 or 2}, or use i420 or rgb24.",
+        )
 
 
 def align(nbytes: int) -> int:
     """`nbytes` rounded up to a whole multiple of ALIGN_NBYTES."""
     return -(-nbytes // ALIGN_NBYTES) * ALIGN_NBYTES
+
+
+def _check_apart(planes: list[Plane]) -> None:
+    """Rows of different planes share no byte; planes may interlace, as those of IMC4 do."""
+    rows = [
+        (plane.offset + row * plane.stride, index, plane.row_nbytes)
+        for index, plane in enumerate(planes)
+        for row in range(plane.rows)
+    ]
+    rows.sort()
+    for (start, index, nbytes), (following, other, _) in pairwise(rows):
+        if start + nbytes > following:
+            raise InvalidRequest(
+                f"planes {index} and {other} overlap at byte {following}",
+                "Move one, or leave offsets out.",
+            )

@@ -1,19 +1,22 @@
 """One decoded frame of PyAV: what it is, and its planes straight into a slot.
 
-Formats that a slot can carry are copied plane by plane, row by row; others go through swscale once,
-to i420, or to rgb24 where a side is odd.
+Formats that a slot can carry are copied plane by plane. Others go through swscale once: gray ones
+to gray8, RGB and palettes to rgb24, all else to i420.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mcpd.shm.bundle import Description
 from mcpd.shm.errors import InvalidRequest
+from mcpd.shm.writing import copy_plane
 
 if TYPE_CHECKING:
     import av
 
-    from mcpd.shm.frame import Slot
+    from mcpd.shm.slot import Slot
+    from mcpd.shm.views import Planes
 
 _FORMATS = {
     "yuv420p": "i420",
@@ -27,7 +30,7 @@ _FORMATS = {
     "yuyv422": "yuyv422",
 }
 _AV_FORMATS = {ours: theirs for theirs, ours in _FORMATS.items() if theirs != "yuvj420p"}
-_EVEN = frozenset({"i420", "nv12", "yuyv422"})
+_YUV = frozenset({"i420", "nv12", "yuyv422"})
 
 # AVColorSpace: 1 BT.709, 4 FCC, 5 and 6 BT.601 of both line counts, 7 SMPTE 240M (near BT.709).
 # BT.2020 has no name of its own here; BT.709 is the nearer one.
@@ -70,54 +73,103 @@ class Picture:
 
 def frame_format(frame: av.VideoFrame) -> str:
     """The format in which a slot carries this frame at the least cost."""
-    own = _FORMATS.get(frame.format.name, "i420")
-    odd_width, odd_height = frame.width % 2, frame.height % 2
-    if own in _EVEN and (odd_width or (odd_height and own != "yuyv422")):
+    format = frame.format
+    own = _FORMATS.get(format.name)
+    if own is not None and not (own == "yuyv422" and frame.width % 2):
+        return own
+    if format.is_rgb or format.has_palette:
         return "rgb24"
-    return own
+    return "gray8" if len(format.components) == 1 else "i420"
 
 
 def frame_matrix(frame: av.VideoFrame) -> str:
     """Its colour matrix; if it does not tell, BT.709 from 720 rows on, as players assume."""
-    known = _MATRICES.get(int(frame.colorspace))
-    return known or ("bt709" if frame.height >= _HD_HEIGHT else "bt601")
+    return _told_matrix(frame) or ("bt709" if frame.height >= _HD_HEIGHT else "bt601")
 
 
 def frame_range(frame: av.VideoFrame) -> str:
-    """Its range of values."""
-    if frame.format.name.startswith("yuvj"):
-        return "full"
-    return _RANGES.get(int(frame.color_range), "limited")
+    """Its range of values; if it does not tell, limited."""
+    return _told_range(frame) or "limited"
 
 
 def write_frame(frame: av.VideoFrame, slot: Slot) -> None:
-    """Copies a decoded frame's planes into a slot, with nothing in between.
+    """Writes a decoded frame into a slot, converted where it must be; see Slot.write_frame."""
+    slot.write_frame(frame, convert=True)
 
-    A frame of another size or format than the slot's is first converted by swscale.
+
+def copy_frame(
+    frame: av.VideoFrame,
+    description: Description,
+    planes: Planes,
+    *,
+    convert: bool = False,
+    non_temporal: bool = False,
+) -> None:
+    """Copies a decoded frame's planes into a slot's, with nothing in between.
+
+    A frame of another size, format, colour matrix or range than the description's is converted by
+    swscale first. What a frame does not tell about its colours is taken to be as described.
+
+    Args:
+        convert: Whether it may be; else such a frame is an error.
+        non_temporal: As for Slot.write.
 
     Raises:
-        InvalidRequest: The slot has no pixel format.
+        InvalidRequest: The frame is another and `convert` is not set.
     """
     import numpy as np
 
-    description = slot.description
-    if description is None or not description.planes:
-        raise InvalidRequest("slot holds no picture", "Create the stream with a pixel format.")
-    wanted = description.format
-    same_size = (frame.width, frame.height) == (description.width, description.height)
-    if not same_size or _FORMATS.get(frame.format.name) != wanted or _is_flipped(frame):
+    if differs := _difference(frame, description):
+        if not convert:
+            raise InvalidRequest(
+                f"frame {differs}",
+                "Give convert=True to have swscale convert it, or create the stream to match.",
+            )
         frame = frame.reformat(
             description.width,
             description.height,
-            _AV_FORMATS[wanted],
+            _AV_FORMATS[description.format],
             src_colorspace=_SWS_MATRICES[frame_matrix(frame)],
             dst_colorspace=_SWS_MATRICES[description.matrix or "bt709"],
             src_color_range=_SWS_RANGES[frame_range(frame)],
             dst_color_range=_SWS_RANGES[description.range or "limited"],
         )
-    for source, plane, target in zip(frame.planes, description.planes, slot.planes, strict=True):
+    for source, plane, target in zip(frame.planes, description.planes, planes, strict=True):
         strides = (source.line_size, *plane.shape[2:], 1)
-        target[...] = np.ndarray(plane.shape, np.uint8, memoryview(source), 0, strides)
+        pixels = np.ndarray(plane.shape, np.uint8, memoryview(source), 0, strides)
+        copy_plane(target, pixels, non_temporal=non_temporal)
+
+
+def _difference(frame: av.VideoFrame, description: Description) -> str:
+    """What of a frame is not as the slot is described, in words; "" if it may be copied as it is.
+
+    Matrix and range count for formats of luma and chroma, where both sides tell.
+    """
+    if (frame.width, frame.height) != (description.width, description.height):
+        size = f"{description.width}x{description.height}"
+        return f"has {frame.width}x{frame.height} pixels, the slot {size}"
+    if _FORMATS.get(frame.format.name) != description.format:
+        return f"is {frame.format.name}, the slot {description.format}"
+    if _is_flipped(frame):
+        return f"is {frame.format.name} with its rows from the bottom up"
+    if description.format in _YUV:
+        for what, its, wanted in (
+            ("matrix", _told_matrix(frame), description.matrix),
+            ("range", _told_range(frame), description.range),
+        ):
+            if its and wanted and its != wanted:
+                return f"has colour {what} {its}, the slot {wanted}"
+    return ""
+
+
+def _told_matrix(frame: av.VideoFrame) -> str:
+    return _MATRICES.get(int(frame.colorspace), "")
+
+
+def _told_range(frame: av.VideoFrame) -> str:
+    if frame.format.name.startswith("yuvj"):
+        return "full"
+    return _RANGES.get(int(frame.color_range), "")
 
 
 def _is_flipped(frame: av.VideoFrame) -> bool:

@@ -15,9 +15,9 @@ from mcpd.shm.errors import (
     WorkerDied,
     WouldBlock,
 )
-from mcpd.shm.frame import Slot
 from mcpd.shm.messages import OpenResults
 from mcpd.shm.results import ResultReader, open_results
+from mcpd.shm.slot import Slot
 from mcpd.shm.stream import ReaderStream, WriterStream
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcpd.shm.bundle import Description, TensorSpec, describe_frame, describe_tensors
@@ -11,10 +11,9 @@ from mcpd.shm.formats import ENCODED, MAX_SIDE, frame_layout
 from mcpd.shm.messages import StreamSpec
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-    from mcpd.shm.frame import Slot
+    from mcpd.shm.slot import Slot
 
 KINDS = ("frames", "tensors", "requests", "results")
 MEMORIES = ("memfd", "posix")
@@ -38,6 +37,8 @@ def stream_spec(
     rotation: int,
     kind: str | None,
     slot_nbytes: int | None,
+    strides: Sequence[int] | None = None,
+    offsets: Sequence[int] | None = None,
 ) -> tuple[StreamSpec, Description | None]:
     """The spec to send and, if every slot holds the same, its description.
 
@@ -53,8 +54,17 @@ def stream_spec(
         if tensors:
             raise InvalidRequest("a stream has a pixel format or tensors, not both")
         description = describe_frame(
-            format, width, height, rotation=rotation, matrix=matrix, range=range
+            format,
+            width,
+            height,
+            rotation=rotation,
+            matrix=matrix,
+            range=range,
+            strides=strides,
+            offsets=offsets,
         )
+    elif strides is not None or offsets is not None:
+        raise InvalidRequest("strides and offsets are of planes, and there is no format")
     elif width or height:
         raise InvalidRequest(f"size {width}x{height} without a format", "Say format='i420', say.")
     elif tensors:
@@ -101,12 +111,7 @@ class RequestShape(NamedTuple):
                 view[...] = array if array.dtype == view.dtype else array.view(view.dtype)
             return
         (image,) = arrays.values()
-        planes = slot.planes
-        if self.format in _STACKED:
-            planes[0][...] = image[: self.height]
-            _write_chroma(planes[1:], image[self.height :])
-        else:
-            planes[0][...] = image
+        slot.write(image)
 
 
 def request_shape(
@@ -149,6 +154,12 @@ def _image_shape(array: NDArray[Any], format: str) -> RequestShape:
         raise InvalidRequest(f"format {format!r} is encoded", "Decode it, or use mcpd infer.")
     height, width = (*array.shape, 0, 0)[:2]
     if format in _STACKED:
+        if height % 3 or width % 2:
+            raise InvalidRequest(
+                f"input is {array.dtype.name} {array.shape}, {format} needs uint8 of "
+                "(height * 3 / 2, width), both sides of the picture even",
+                "A picture with an odd side goes into a stream of its own: Slot.write.",
+            )
         height = height * 2 // 3
     layout = frame_layout(format, width, height)
     shape = layout.planes[0].shape
@@ -159,11 +170,3 @@ def _image_shape(array: NDArray[Any], format: str) -> RequestShape:
             f"input is {array.dtype.name} {array.shape}, {format} needs uint8 {shape}"
         )
     return RequestShape(format, width, height)
-
-
-def _write_chroma(planes: tuple[NDArray[np.uint8], ...], rows: NDArray[Any]) -> None:
-    samples = rows.reshape(-1)
-    start = 0
-    for plane in planes:
-        plane[...] = samples[start : start + plane.size].reshape(plane.shape)
-        start += plane.size

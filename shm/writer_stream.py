@@ -16,8 +16,8 @@ from mcpd.shm.errors import (
     NotFound,
     ProtocolError,
 )
-from mcpd.shm.frame import Slot
 from mcpd.shm.messages import CloseStream, StreamGrant
+from mcpd.shm.slot import Slot
 from mcpd.shm.stream_end import (
     END_CODES,
     POLICY_CODES,

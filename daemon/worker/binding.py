@@ -20,7 +20,7 @@ from mcpd.daemon.worker.pipeline import ModelRunner
 from mcpd.shm.bundle import Description, TensorSpec, describe_tensors
 from mcpd.shm.connection import Connection
 from mcpd.shm.errors import STATUS_CODES, LimitExceeded, McpdError, StreamClosed, WouldBlock
-from mcpd.shm.frame import Frame, Slot
+from mcpd.shm.frame import Frame
 from mcpd.shm.messages import (
     AttachReader,
     CreateStream,
@@ -29,6 +29,7 @@ from mcpd.shm.messages import (
     StreamGrant,
     StreamSpec,
 )
+from mcpd.shm.slot import Slot
 from mcpd.shm.stream import ReaderStream, WriterStream, map_reader
 from mcpd.shm.transport import close_fds
 

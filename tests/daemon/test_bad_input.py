@@ -107,7 +107,11 @@ def test_unknown_type_is_an_error_under_its_id_and_the_session_goes_on(
         ({"slot_nbytes": 2**62}, "invalid", f"slot_nbytes is {2**62}"),
         ({"slots": 4096, "slot_nbytes": 2**40}, "no_memory", "asks for"),
         ({"slots": 2}, "limit", "would need 5"),
-        ({"format": "i420", "width": 641, "height": 480, "slot_nbytes": 2**20}, "invalid", "641"),
+        (
+            {"format": "yuyv422", "width": 641, "height": 480, "slot_nbytes": 2**20},
+            "invalid",
+            "641",
+        ),
         ({"format": "rgb24", "width": 640, "height": 480}, "invalid", "921600"),
         ({"format": "cmyk", "width": 64, "height": 48}, "invalid", "cmyk"),
         ({"kind": "results"}, "invalid", "only a worker"),

@@ -80,8 +80,10 @@ def test_frame_larger_than_the_slot_is_refused() -> None:
         check_spec("cam0", spec)
 
 
-def test_odd_width_with_shared_chroma_is_refused() -> None:
-    spec = StreamSpec(slots=8, slot_nbytes=1 << 20, format="i420", width=641, height=480)
+def test_odd_width_is_refused_only_where_pixels_share_chroma_in_pairs() -> None:
+    spec = StreamSpec(slots=8, slot_nbytes=1 << 20, format="i420", width=641, height=479)
+    assert check_spec("cam0", spec) == 1 << 20
+    spec = StreamSpec(slots=8, slot_nbytes=1 << 20, format="yuyv422", width=641, height=480)
     with pytest.raises(InvalidRequest, match="641"):
         check_spec("cam0", spec)
 

@@ -186,14 +186,17 @@ def test_file_that_is_no_video_is_an_error(
     assert "bad.mp4" in told["error"]["message"]
 
 
-def test_format_that_the_size_cannot_have_is_an_error(
-    bare_daemon: RunningDaemon, tmp_path: Path
+@pytest.mark.parametrize("format", ["i420", "nv12"])
+def test_picture_of_odd_sides_goes_into_formats_that_share_chroma(
+    bare_daemon: RunningDaemon, tmp_path: Path, format: str
 ) -> None:
     picture = write_picture(tmp_path / "odd.png", RED, width=33, height=21)
-    with source(bare_daemon, picture, "--format", "i420") as process:
-        status, _, err = finish(process)
-    assert status == 1
-    assert "33 is odd" in err
+    with source(bare_daemon, picture, "--wait-readers", 1, "--format", format) as process:
+        with reading(bare_daemon) as reader, reader.next(TIMEOUT_S) as frame:
+            assert [plane.shape[:2] for plane in frame.planes[:2]] == [(21, 33), (11, 17)]
+            last = [int(plane.reshape(-1)[-1]) for plane in frame.planes]
+        assert finish(process)[0] == 0
+    assert last[-1] > 200  # Cr of red
 
 
 def test_name_that_is_taken_is_an_error(bare_daemon: RunningDaemon, clip: Path) -> None:

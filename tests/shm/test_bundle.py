@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.shm.bundle import (
-    DTYPES,
     HEAD_NBYTES,
     KIND_FRAME,
     TENSOR_NBYTES,
@@ -24,8 +25,16 @@ from mcpd.shm.bundle import (
     describe_tensors,
     parse_description,
 )
+from mcpd.shm.dtypes import DTYPES
 from mcpd.shm.errors import InvalidRequest, ProtocolError
-from mcpd.shm.formats import FORMAT_CODES, MATRIX_CODES, RANGE_CODES, Plane
+from mcpd.shm.formats import (
+    ENCODED,
+    FORMAT_CODES,
+    MATRIX_CODES,
+    MAX_NBYTES,
+    RANGE_CODES,
+    Plane,
+)
 
 ROOT = Path(__file__).parents[2]
 SLOT_NBYTES = 1 << 20
@@ -89,6 +98,7 @@ def test_codes_are_those_of_the_c_header() -> None:
         **{f"MCPD_{name.upper()}": code for name, code in RANGE_CODES.items()},
         **{f"MCPD_{name.upper()}": code for name, (code, _, _) in DTYPES.items()},
     }
+    codes = {name.replace("[", "_").rstrip("]"): code for name, code in codes.items()}
     for name, code in codes.items():
         assert f"{name} = {code}," in header.replace("\n", " ") or f"{name} = {code} " in header
 
@@ -123,6 +133,69 @@ def test_tensor_that_cannot_be_is_refused(dtype: str, shape: tuple[int, ...]) ->
         TensorSpec(dtype, shape)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [
+        ("float128", "astype('float64')"),
+        ("complex256", "astype('complex128')"),
+        ("datetime64[D]", "astype('datetime64[ns]')"),
+        ("timedelta64", "astype('timedelta64[ns]')"),
+        ("str96", "UTF-8"),
+        ("bytes24", "UTF-8"),
+        ("object", "UTF-8"),
+        ("void64", "Send each field"),
+        ("uint4", "packed"),
+        ("float8_e4m3", "view('uint8')"),
+        ("float31", "Known: bool, uint8"),
+    ],
+)
+def test_dtype_that_is_not_carried_is_answered_with_what_to_send(dtype: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"unknown dtype '{re.escape(dtype)}'") as caught:
+        TensorSpec(dtype, (1,))
+    assert said in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "zero_point", "said"),
+    [
+        ("float32", 0.5, 0, "float32 with scale 0.5"),
+        ("float8_e5m2", 0.5, 3, "zero point 3 of float8_e5m2"),
+        ("uint8", -0.5, 0, "scale -0.5"),
+        ("uint8", 0.0, 3, "scale 0.0 with zero point 3"),
+        ("uint8", float("nan"), 0, "scale nan"),
+        ("uint8", float("inf"), 0, "scale inf"),
+        ("uint8", 1e300, 0, "scale 1e\\+300 is not a float32"),
+        ("uint8", 1e-300, 0, "is 0 as a float32"),
+        ("uint8", 0.5, 1 << 31, "zero point 2147483648"),
+    ],
+)
+def test_quantisation_that_cannot_be_is_refused(
+    dtype: str, scale: float, zero_point: int, said: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        TensorSpec(dtype, (1,), scale, zero_point)
+
+
+def test_scale_and_zero_point_are_in_the_description() -> None:
+    ours = describe_tensors(
+        {
+            "logits": TensorSpec("uint8", (1, 90), 0.1, 128),
+            "weights": TensorSpec("float8_e4m3fn", (4,), 2.0),
+            "plain": TensorSpec("int8", (4,)),
+        }
+    )
+    theirs = parse_description(ours.packed, SLOT_NBYTES)
+    assert theirs == ours
+    assert (theirs.tensor("logits").scale, theirs.tensor("logits").zero_point) == (
+        struct.unpack("<f", struct.pack("<f", 0.1))[0],
+        128,
+    )
+    assert theirs.quantised
+    assert not describe_tensors({"plain": TensorSpec("int8", (4,))}).quantised
+    with pytest.raises(InvalidRequest, match="no tensor 'boxes'; the slot holds 'logits', 'wei"):
+        theirs.tensor("boxes")
+
+
 @pytest.mark.parametrize("name", ["", "x" * 32, "a\0b", "\u00e9" * 16])
 def test_name_that_does_not_fit_its_field_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match="tensor name"):
@@ -146,7 +219,7 @@ FRAME = describe_frame("i420", 640, 480)
 BUNDLE = describe_tensors({"a": TensorSpec("float32", (10, 10)), "b": TensorSpec("uint8", (5,))})
 
 
-def changed(data: bytes, offset: int, code: str, value: int) -> bytes:
+def changed(data: bytes, offset: int, code: str, value: float) -> bytes:
     field = struct.pack(f"<{code}", value)
     return data[:offset] + field + data[offset + len(field) :]
 
@@ -159,7 +232,7 @@ def changed(data: bytes, offset: int, code: str, value: int) -> bytes:
         (4, "I", 0, "unknown pixel format"),
         (4, "I", 1, "3 planes, rgb24 has 1"),
         (4, "I", 64, "kind 2 with format 64"),
-        (8, "I", 641, "width 641 is odd"),
+        (8, "I", 1282, "does not fit a slot"),
         (8, "I", 2**32 - 1, "width 4294967295"),
         (12, "I", 0, "height 0"),
         (12, "I", 16000, "does not fit a slot"),
@@ -188,6 +261,9 @@ def test_frame_that_reaches_out_of_its_slot_is_refused(
         (32, "H", 0, "unknown dtype 0"),
         (32, "H", 18, "unknown dtype 18"),
         (34, "B", 9, "9 dimensions"),
+        (36, "f", -1.0, "scale -1.0"),
+        (36, "f", float("nan"), "scale nan"),
+        (36, "f", 1.0, "float32 with scale 1.0"),
         (48, "Q", 8, "aligned"),
         (48, "Q", 2**64 - 64, "aligned"),
         (56, "Q", 2**64 - 1, "aligned"),
@@ -200,7 +276,7 @@ def test_frame_that_reaches_out_of_its_slot_is_refused(
     ],
 )
 def test_tensor_that_reaches_out_of_its_slot_is_refused(
-    offset: int, code: str, value: int, said: str
+    offset: int, code: str, value: float, said: str
 ) -> None:
     with pytest.raises(ProtocolError, match=said):
         parse_description(changed(BUNDLE.packed, HEAD_NBYTES + offset, code, value), SLOT_NBYTES)
@@ -241,6 +317,36 @@ def test_any_change_is_refused_or_stays_inside_the_slot(
     for offset, new in changes:
         data = (data[:offset] + new + data[offset + len(new) :])[: len(data)]
     check_inside(data, SLOT_NBYTES)
+
+
+@given(
+    st.sampled_from(sorted(FORMAT_CODES.keys() - ENCODED)),
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.lists(st.integers(0, 700) | st.integers(0, 2**65), min_size=3, max_size=3),
+    st.lists(st.integers(-10, 200_000) | st.integers(-(2**65), 2**65), min_size=3, max_size=3),
+)
+def test_any_layout_is_refused_or_its_bytes_are_apart_and_read_as_they_were_described(
+    format: str, width: int, height: int, strides: list[int], offsets: list[int]
+) -> None:
+    count = {"i420": 3, "nv12": 2}.get(format, 1)
+    try:
+        ours = describe_frame(
+            format, width, height, strides=strides[:count], offsets=offsets[:count]
+        )
+    except InvalidRequest:
+        return
+    assert ours.extent <= MAX_NBYTES
+    assert parse_description(ours.packed, max(ours.extent, 1)) == ours
+    with pytest.raises(ProtocolError, match="does not fit"):
+        parse_description(ours.packed, ours.extent - 1)
+    if ours.extent <= 1 << 20:
+        taken = np.zeros(ours.extent, np.uint8)
+        for plane in ours.planes:
+            for row in range(plane.rows):
+                start = plane.offset + row * plane.stride
+                taken[start : start + plane.row_nbytes] += 1
+        assert taken.max() == 1
 
 
 def check_inside(data: bytes, slot_nbytes: int) -> None:

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.shm.errors import InvalidRequest
-from mcpd.shm.formats import ENCODED, FORMAT_CODES, MAX_SIDE, check_frame, frame_layout
+from mcpd.shm.formats import (
+    ENCODED,
+    FORMAT_CODES,
+    MAX_SIDE,
+    check_frame,
+    frame_layout,
+    plane_shapes,
+)
 
 PLANAR = sorted(FORMAT_CODES.keys() - ENCODED)
 
@@ -33,9 +40,9 @@ def test_full_hd_has_the_planes_of_its_format(
     assert layout.nbytes == nbytes
 
 
-@given(st.sampled_from(PLANAR), st.integers(1, 700), st.integers(1, 700))
+@given(st.sampled_from(PLANAR), st.integers(1, 1400), st.integers(1, 1400))
 def test_planes_are_aligned_and_do_not_overlap(format: str, width: int, height: int) -> None:
-    width, height = 2 * width, 2 * height
+    width += width % 2 if format == "yuyv422" else 0
     layout = frame_layout(format, width, height)
     end = 0
     for plane in layout.planes:
@@ -46,18 +53,62 @@ def test_planes_are_aligned_and_do_not_overlap(format: str, width: int, height: 
     assert end <= layout.nbytes
 
 
-@pytest.mark.parametrize("format", ["i420", "nv12", "yuyv422"])
-def test_odd_width_is_an_error_where_neighbours_share_chroma(format: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"width 641 is odd, {format} needs it even") as caught:
-        check_frame(format, 641, 480)
+@pytest.mark.parametrize("size", [(1, 1), (7, 5), (8, 5), (7, 4)])
+def test_odd_sides_have_a_chroma_sample_for_the_last_pixel(size: tuple[int, int]) -> None:
+    width, height = size
+    chroma = ((height + 1) // 2, (width + 1) // 2)
+    shapes = [shape for shape, _ in plane_shapes("i420", width, height)]
+    assert shapes == [(height, width), chroma, chroma]
+    shapes = [shape for shape, _ in plane_shapes("nv12", width, height)]
+    assert shapes == [(height, width), (*chroma, 2)]
+
+
+def test_odd_width_is_an_error_only_where_pixels_share_chroma_in_pairs() -> None:
+    with pytest.raises(InvalidRequest, match="width 641 is odd, yuyv422 needs it even") as caught:
+        check_frame("yuyv422", 641, 480)
     assert "640" in caught.value.hint
-
-
-def test_odd_height_is_an_error_only_where_rows_share_chroma() -> None:
-    with pytest.raises(InvalidRequest, match="height 481 is odd"):
-        check_frame("i420", 640, 481)
     check_frame("yuyv422", 640, 481)
+    check_frame("i420", 641, 481)
     check_frame("rgb24", 641, 481)
+
+
+def test_strides_and_offsets_may_be_chosen() -> None:
+    tight = frame_layout("bgr24", 7, 5, (21,))
+    assert [(plane.offset, plane.stride) for plane in tight.planes] == [(0, 21)]
+    wide = frame_layout("i420", 8, 4, (100, 50, 50))
+    assert [plane.offset for plane in wide.planes] == [0, 448, 576]
+    placed = frame_layout("nv12", 8, 4, None, (4096, 8192))
+    assert [(plane.offset, plane.stride) for plane in placed.planes] == [(4096, 64), (8192, 64)]
+    assert placed.nbytes == placed.planes[1].end
+
+
+def test_planes_may_interlace_but_share_no_byte() -> None:
+    imc4 = frame_layout("i420", 8, 4, (8, 8, 8), (0, 32, 36))
+    assert imc4.nbytes == 48
+    with pytest.raises(InvalidRequest, match="planes 1 and 2 overlap at byte 35"):
+        frame_layout("i420", 8, 4, (8, 8, 8), (0, 32, 35))
+    with pytest.raises(InvalidRequest, match="planes 0 and 1 overlap at byte 24"):
+        frame_layout("nv12", 8, 4, (8, 8), (0, 24))
+
+
+@pytest.mark.parametrize(
+    ("strides", "offsets", "said"),
+    [
+        ((64, 64), None, "2 strides for i420, which has 3 planes"),
+        (None, (0,), "1 offsets for i420"),
+        ((64, 3, 64), None, "stride 3 of plane 1 is less than its rows of 4 bytes"),
+        ((-64, 64, 64), None, "stride -64 of plane 0"),
+        ((64, 64, 64), (-1, 512, 1024), "plane 0 from byte -1"),
+        ((1 << 62, 64, 64), None, "does not fit a slot; a slot has at most 1099511627776"),
+        ((64, 64, 64), (0, 1 << 63, 1024), "does not fit a slot"),
+        ((64, 64, 64), (0, 1024, (1 << 64) - 64), "does not fit a slot"),
+    ],
+)
+def test_layout_that_cannot_be_is_refused(
+    strides: tuple[int, ...] | None, offsets: tuple[int, ...] | None, said: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        frame_layout("i420", 8, 4, strides, offsets)
 
 
 @pytest.mark.parametrize("side", [0, -2, MAX_SIDE + 1, 2**40])

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -25,8 +24,11 @@ def bundles() -> Iterator[LocalStream]:
 
 
 @pytest.mark.parametrize("format", sorted(FORMAT_CODES.keys() - ENCODED))
-def test_planes_written_are_the_planes_read(format: str) -> None:
-    with LocalStream(describe_frame(format, 66, 34)) as stream:
+@pytest.mark.parametrize("size", [(66, 34), (66, 35), (67, 34), (67, 35), (1, 1), (2, 1)])
+def test_planes_written_are_the_planes_read(format: str, size: tuple[int, int]) -> None:
+    width, height = size
+    width += width % 2 if format == "yuyv422" else 0
+    with LocalStream(describe_frame(format, width, height)) as stream:
         reader = stream.attach()
         rng = np.random.default_rng(1)
         with stream.writer.acquire(0) as slot:
@@ -36,8 +38,81 @@ def test_planes_written_are_the_planes_read(format: str) -> None:
         with reader.next(0) as frame:
             for plane, pixels in zip(frame.planes, written, strict=True):
                 np.testing.assert_array_equal(plane, pixels)
-            assert frame.description.format == format
+            assert (frame.format, frame.width, frame.height) == (format, width, height)
             assert frame.nbytes == frame.description.extent
+
+
+def test_frame_of_a_writer_with_other_strides_is_read_right() -> None:
+    """Planes out of order, rows of odd lengths apart, one interlaced with another."""
+    strides, offsets = (37, 19, 19), (4097, 3001, 3011)
+    layout = describe_frame("i420", 17, 9, strides=strides, offsets=offsets)
+    with LocalStream(layout, slot_nbytes=8192) as stream:
+        reader = stream.attach()
+        rng = np.random.default_rng(1)
+        luma = rng.integers(0, 256, (9, 17), np.uint8)
+        chroma = rng.integers(0, 256, (2, 5, 9), np.uint8)
+        with stream.writer.acquire(0) as slot:
+            data = np.frombuffer(slot.buffer, np.uint8)
+            for row in range(9):
+                data[4097 + 37 * row :][:17] = luma[row]
+            for row in range(5):
+                data[3001 + 19 * row :][:9] = chroma[0, row]
+                data[3011 + 19 * row :][:9] = chroma[1, row]
+            del data
+        with reader.next(0) as frame:
+            for plane, wanted in zip(frame.planes, (luma, *chroma), strict=True):
+                np.testing.assert_array_equal(plane, wanted)
+
+
+def test_frame_tells_its_colours_and_rotation() -> None:
+    told: dict[str, Any] = {"rotation": 90, "matrix": "bt601", "range": "full"}
+    for kept in (told, {"rotation": 0, "matrix": "", "range": ""}):
+        with LocalStream(describe_frame("i420", 6, 4, **kept)) as stream:
+            reader = stream.attach()
+            stream.writer.acquire(0).publish()
+            with reader.next(0) as frame:
+                told_by_frame = {name: getattr(frame, name) for name in kept}
+                assert told_by_frame == kept
+
+
+@pytest.mark.parametrize("format", ["rgb24", "i420", "nv12", "gray8"])
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+def test_upright_turns_clockwise_and_copies_nothing(format: str, rotation: int) -> None:
+    with LocalStream(describe_frame(format, 7, 5, rotation=rotation)) as stream:
+        reader = stream.attach()
+        with stream.writer.acquire(0) as slot:
+            for plane in slot.planes:
+                plane[...] = 0
+                plane[0, 0] = 200  # top left as stored
+        with reader.next(0) as frame:
+            corner = {0: (0, 0), 90: (0, -1), 180: (-1, -1), 270: (-1, 0)}[rotation]
+            for plane, stored in zip(frame.upright(), frame.planes, strict=True):
+                shape = stored.shape if rotation % 180 == 0 else stored.shape[1::-1]
+                assert plane.shape[:2] == shape[:2]
+                assert (plane[corner] == 200).all()
+                assert (plane != 0).any(axis=-1).sum() == 1 if plane.ndim == 3 else True
+                assert np.shares_memory(plane, stored)
+                assert not plane.flags.writeable
+
+
+def test_turned_yuyv422_frame_has_no_upright_view() -> None:
+    with LocalStream(describe_frame("yuyv422", 6, 4, rotation=180)) as stream:
+        reader = stream.attach()
+        stream.writer.acquire(0).publish()
+        with reader.next(0) as frame, pytest.raises(InvalidRequest, match="180 degrees"):
+            frame.upright()
+
+
+def test_upright_view_kept_after_close_keeps_the_pin() -> None:
+    with LocalStream(describe_frame("gray8", 64, 4, rotation=90), slots=5) as stream:
+        reader = stream.attach(max_pins=1)
+        stream.writer.acquire(0).publish()
+        with reader.next(0) as frame:
+            (kept,) = frame.upright()
+        stream.writer.acquire(0).publish()
+        with pytest.raises(LimitExceeded, match="all 1 pins are in use"):
+            reader.next(0)
+        del kept
 
 
 def test_shapes_of_planes_are_those_of_the_format() -> None:
@@ -129,87 +204,6 @@ def test_view_kept_after_publish_keeps_the_slot_from_reuse() -> None:
                 other.planes[0][...] = 1
         assert (kept == 9).all()
         del kept
-
-
-def test_bundles_of_varying_shapes_come_back(bundles: LocalStream) -> None:
-    reader = bundles.attach("lossless")
-    for count in (0, 1, 7, 50, 2):
-        boxes = np.arange(count * 4, dtype=np.float32).reshape(count, 4)
-        labels = np.arange(count, dtype=np.int32)
-        with bundles.writer.acquire(0) as slot:
-            slot.set_tensors({"boxes": boxes, "labels": labels})
-        with reader.next(0) as frame:
-            np.testing.assert_array_equal(frame.tensors["boxes"], boxes)
-            np.testing.assert_array_equal(frame.tensors["labels"], labels)
-            assert frame.tensors["boxes"].shape == (count, 4)
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.array(3.5),
-        np.array([True, False]),
-        np.arange(24, dtype=">i4").reshape(2, 3, 4),
-        np.arange(24).reshape(4, 6)[::2, ::-3],
-        np.ones((1, 2, 1, 2, 1, 2, 1, 2), np.complex64),
-        np.array([1.5, -2.0], np.float16),
-    ],
-)
-def test_arrays_of_any_layout_are_carried_by_value(bundles: LocalStream, array: Any) -> None:
-    reader = bundles.attach()
-    with bundles.writer.acquire(0) as slot:
-        slot.set_tensors({"x": array})
-    with reader.next(0) as frame:
-        np.testing.assert_array_equal(frame.tensors["x"], array)
-
-
-def test_bfloat16_is_carried_as_its_bits(bundles: LocalStream) -> None:
-    array = np.array([1.5, -3.0, 0.1], ml_dtypes.bfloat16)
-    reader = bundles.attach()
-    with bundles.writer.acquire(0) as slot:
-        slot.set_tensors({"x": array})
-    with reader.next(0) as frame:
-        assert frame.description.tensors[0].dtype == "bfloat16"
-        np.testing.assert_array_equal(frame.tensors["x"].view(ml_dtypes.bfloat16), array)
-
-
-def test_bundle_larger_than_the_slot_is_refused_with_both_sizes(bundles: LocalStream) -> None:
-    with bundles.writer.acquire(0) as slot:
-        with pytest.raises(LimitExceeded, match="takes 8200 bytes, the slot has 8192"):
-            slot.set_tensors({"x": np.zeros(8200, np.uint8)})
-        slot.abandon()
-
-
-def test_array_that_is_no_tensor_is_refused(bundles: LocalStream) -> None:
-    with bundles.writer.acquire(0) as slot:
-        with pytest.raises(InvalidRequest, match="unknown dtype 'object'"):
-            slot.set_tensors({"x": np.array([None])})
-        with pytest.raises(InvalidRequest, match="unknown dtype"):
-            slot.set_tensors({"x": np.array(["text"])})
-        slot.abandon()
-
-
-def test_fixed_tensors_are_views_to_fill() -> None:
-    description = describe_tensors({"image": TensorSpec("uint8", (1, 4, 4, 3))})
-    with LocalStream(description) as stream:
-        reader = stream.attach()
-        with stream.writer.acquire(0) as slot:
-            slot.tensors["image"][...] = 5
-        with reader.next(0) as frame:
-            assert frame.tensors["image"].shape == (1, 4, 4, 3)
-            assert (frame.tensors["image"] == 5).all()
-
-
-def test_encoded_payload_is_its_bytes() -> None:
-    with LocalStream(describe_frame("jpeg", 640, 480), slot_nbytes=4096) as stream:
-        reader = stream.attach()
-        with stream.writer.acquire(0) as slot:
-            slot.buffer[:4] = b"\xff\xd8\xff\xd9"
-            slot.nbytes = 4
-        with reader.next(0) as frame:
-            assert bytes(frame.buffer) == b"\xff\xd8\xff\xd9"
-            assert frame.planes == ()
-            assert (frame.description.format, frame.description.width) == ("jpeg", 640)
 
 
 def test_view_kept_after_close_keeps_the_pin() -> None:

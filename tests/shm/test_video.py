@@ -159,11 +159,15 @@ def test_slot_without_a_picture_is_refused() -> None:
         ((64, 48), "yuv420p", "i420"),
         ((64, 48), "yuv444p", "i420"),
         ((64, 48), "gray", "gray8"),
-        ((65, 48), "yuv420p", "rgb24"),
-        ((64, 47), "nv12", "rgb24"),
+        ((65, 48), "yuv420p", "i420"),
+        ((65, 47), "nv12", "nv12"),
         ((64, 47), "yuyv422", "yuyv422"),
+        ((65, 47), "yuyv422", "i420"),
+        ((65, 47), "yuv420p10le", "i420"),
         ((65, 47), "bgr24", "bgr24"),
         ((65, 47), "pal8", "rgb24"),
+        ((64, 48), "gbrp", "rgb24"),
+        ((64, 48), "gray16le", "gray8"),
     ],
 )
 def test_format_of_a_slot_follows_the_frame(
