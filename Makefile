@@ -12,7 +12,7 @@ ARGS ?=
 bin := $(VENV)/bin
 stamp := $(VENV)/installed
 sources := $(wildcard native/include/*.h native/src/*.[ch] native/src/*/*.[ch])
-benches := transport serving naive_mcp mcp prepare
+benches := stream readers streams serving naive_mcp mcp prepare
 
 .PHONY: demo test bench lint install clean
 

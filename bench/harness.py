@@ -16,6 +16,7 @@ import json as json_module
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TypedDict
 
 from mcpd.cli.demo.machine import describe_machine
@@ -25,10 +26,14 @@ Figures = Mapping[str, Mapping[str, float | int | str]]
 
 
 class Goal(TypedDict):
-    """A figure and what it should not exceed (or, made by `at_least`, fall below)."""
+    """A figure and what it should not exceed (or, made by `at_least`, fall below).
+
+    The value is None where it could not be measured, say because a peer is not installed: such a
+    goal counts as missed.
+    """
 
     name: str
-    value: float
+    value: float | None
     limit: float
     ok: bool
 
@@ -59,29 +64,34 @@ def cpu_ns(pid: int) -> int:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
-def at_most(name: str, value: float, limit: float) -> Goal:
+def at_most(name: str, value: float | None, limit: float) -> Goal:
     """A goal met by a value up to the limit."""
-    return Goal(name=name, value=value, limit=limit, ok=value <= limit)
+    return Goal(name=name, value=value, limit=limit, ok=value is not None and value <= limit)
 
 
-def at_least(name: str, value: float, limit: float) -> Goal:
+def at_least(name: str, value: float | None, limit: float) -> Goal:
     """A goal met by a value from the limit on."""
-    return Goal(name=name, value=value, limit=limit, ok=value >= limit)
+    return Goal(name=name, value=value, limit=limit, ok=value is not None and value >= limit)
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """Median of the quotients round by round, so that both saw the same minute of the machine."""
+    return round(median(a / b for a, b in zip(above, below, strict=True)), 3)
 
 
 def report(name: str, figures: Figures, goals: Sequence[Goal], json: bool) -> None:
-    """Prints the result on stdout: as one JSON document, or as a table with the goals below it."""
+    """Prints the result on stdout: a JSON document, or a Markdown table with the goals below."""
     described = machine()
     if json:
         document = {"bench": name, "machine": described, "figures": figures, "goals": list(goals)}
         print(json_module.dumps(document, indent=2))
         return
     print(f"{name} · {described['cpu']}, {described['cores']} cores, {described['python']}\n")
-    print(_table(figures))
+    print(_table(figures), end="\n\n")
     for goal in goals:
         verdict = "met" if goal["ok"] else "MISSED"
-        value, limit = _number(goal["value"]), _number(goal["limit"])
-        print(f"goal: {goal['name']}: {value} (limit {limit}) {verdict}")
+        value = "not measured" if goal["value"] is None else _number(goal["value"])
+        print(f"- {goal['name']}: {value} (limit {_number(goal['limit'])}) {verdict}")
 
 
 @contextlib.contextmanager
@@ -96,10 +106,11 @@ def _table(figures: Figures) -> str:
     lines = [["", *columns]]
     for name, row in figures.items():
         lines.append([name, *(_number(row[c]) if c in row else "" for c in columns)])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns) + 1)]
+    widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(columns) + 1)]
+    ruler = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     return "\n".join(
-        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
-        for line in lines
+        f"| {' | '.join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])} |"
+        for line in [lines[0], ruler, *lines[1:]]
     )
 
 

@@ -15,6 +15,7 @@ from bench.harness import (
     machine,
     percentile,
     private_daemon,
+    ratio,
     report,
 )
 from mcpd.shm import connect
@@ -55,14 +56,24 @@ def test_the_report_as_a_table_says_which_goal_was_missed(
 ) -> None:
     report("planted", FIGURES, [at_most("p50", 1.5, 1.0), at_least("x", 2, 1)], json=False)
     lines = capsys.readouterr().out.splitlines()
-    assert next(line for line in lines if line.startswith("one way")).split()[-2:] == [
-        "1.5",
-        "1,200",
-    ]
-    assert [line.rpartition(" ")[2] for line in lines if line.startswith("goal")] == [
+    row = next(line for line in lines if line.startswith("| one way"))
+    assert [cell.strip() for cell in row.strip("|").split("|")] == ["one way", "1.5", "1,200"]
+    assert [line.rpartition(" ")[2] for line in lines if line.startswith("- ")] == [
         "MISSED",
         "met",
     ]
+
+
+def test_goal_that_could_not_be_measured_is_missed(capsys: pytest.CaptureFixture[str]) -> None:
+    goals = [at_most("p50", None, 1.0), at_least("x", None, 1)]
+    assert [goal["ok"] for goal in goals] == [False, False]
+    report("planted", FIGURES, goals, json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "- x: not measured (limit 1) MISSED"
+
+
+def test_ratio_is_the_median_of_the_rounds() -> None:
+    assert ratio([2.0, 30.0, 3.0], [1.0, 10.0, 1.0]) == 3.0
 
 
 def test_the_machine_is_described() -> None:
