@@ -6,15 +6,21 @@ to gray8, RGB and palettes to rgb24, all else to i420.
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING
 
+from mcpd.shm import swscale
 from mcpd.shm.bundle import Description
 from mcpd.shm.errors import InvalidRequest
 from mcpd.shm.writing import copy_plane
 
 if TYPE_CHECKING:
     import av
+    import av.video.plane
+    import numpy as np
+    from numpy.typing import NDArray
 
+    from mcpd.shm.formats import Plane
     from mcpd.shm.slot import Slot
     from mcpd.shm.views import Planes
 
@@ -37,7 +43,6 @@ _YUV = frozenset({"i420", "nv12", "yuyv422"})
 _MATRICES = {1: "bt709", 4: "bt601", 5: "bt601", 6: "bt601", 7: "bt709", 9: "bt709", 10: "bt709"}
 _RANGES = {1: "limited", 2: "full"}
 _SWS_MATRICES = {"bt601": 5, "bt709": 1}
-_SWS_RANGES = {"limited": 1, "full": 2}
 _HD_HEIGHT = 720
 
 
@@ -108,7 +113,8 @@ def copy_frame(
     """Copies a decoded frame's planes into a slot's, with nothing in between.
 
     A frame of another size, format, colour matrix or range than the description's is converted by
-    swscale first. What a frame does not tell about its colours is taken to be as described.
+    swscale, straight into the planes where their rows have room for it (see swscale.py). What a
+    frame does not tell about its colours is taken to be as described.
 
     Args:
         convert: Whether it may be; else such a frame is an error.
@@ -117,27 +123,51 @@ def copy_frame(
     Raises:
         InvalidRequest: The frame is another and `convert` is not set.
     """
-    import numpy as np
-
     if differs := _difference(frame, description):
         if not convert:
             raise InvalidRequest(
                 f"frame {differs}",
                 "Give convert=True to have swscale convert it, or create the stream to match.",
             )
-        frame = frame.reformat(
-            description.width,
-            description.height,
-            _AV_FORMATS[description.format],
-            src_colorspace=_SWS_MATRICES[frame_matrix(frame)],
-            dst_colorspace=_SWS_MATRICES[description.matrix or "bt709"],
-            src_color_range=_SWS_RANGES[frame_range(frame)],
-            dst_color_range=_SWS_RANGES[description.range or "limited"],
-        )
+        conversion = _conversion(frame, description)
+        if swscale.convert(frame, conversion, description, planes):
+            return
+        frame = _reformatted(frame, conversion)
     for source, plane, target in zip(frame.planes, description.planes, planes, strict=True):
-        strides = (source.line_size, *plane.shape[2:], 1)
-        pixels = np.ndarray(plane.shape, np.uint8, memoryview(source), 0, strides)
-        copy_plane(target, pixels, non_temporal=non_temporal)
+        copy_plane(target, _pixels(source, plane), non_temporal=non_temporal)
+
+
+def _conversion(frame: av.VideoFrame, description: Description) -> swscale.Conversion:
+    """From what the frame is to what the slot holds; RGB and gray are of all 256 levels."""
+    format = frame.format
+    gray = len(format.components) == 1 and not format.has_palette
+    told = _told_range(frame)
+    full = format.is_rgb or format.has_palette or told == "full" or (gray and not told)
+    matrix = _SWS_MATRICES[frame_matrix(frame)]
+    target_matrix, target_full = matrix, True
+    if description.format in _YUV:
+        target_matrix = _SWS_MATRICES.get(description.matrix, matrix)
+        target_full = description.range == "full" or (not description.range and full)
+        if format.is_rgb or format.has_palette:
+            matrix = target_matrix
+    return swscale.Conversion(
+        *(format.name, frame.width, frame.height, matrix, int(full)),
+        *(_AV_FORMATS[description.format], description.width, description.height),
+        *(target_matrix, int(target_full)),
+    )
+
+
+def _reformatted(frame: av.VideoFrame, to: swscale.Conversion) -> av.VideoFrame:
+    """The frame as PyAV converts it, into memory of its own."""
+    return frame.reformat(
+        to.target_width,
+        to.target_height,
+        to.target,
+        src_colorspace=to.source_matrix,
+        dst_colorspace=to.target_matrix,
+        src_color_range=1 + to.source_range,
+        dst_color_range=1 + to.target_range,
+    )
 
 
 def _difference(frame: av.VideoFrame, description: Description) -> str:
@@ -150,8 +180,6 @@ def _difference(frame: av.VideoFrame, description: Description) -> str:
         return f"has {frame.width}x{frame.height} pixels, the slot {size}"
     if _FORMATS.get(frame.format.name) != description.format:
         return f"is {frame.format.name}, the slot {description.format}"
-    if _is_flipped(frame):
-        return f"is {frame.format.name} with its rows from the bottom up"
     if description.format in _YUV:
         for what, its, wanted in (
             ("matrix", _told_matrix(frame), description.matrix),
@@ -172,6 +200,15 @@ def _told_range(frame: av.VideoFrame) -> str:
     return _RANGES.get(int(frame.color_range), "")
 
 
-def _is_flipped(frame: av.VideoFrame) -> bool:
-    """Whether rows are stored from the bottom up, which swscale turns round."""
-    return any(plane.line_size <= 0 for plane in frame.planes)
+def _pixels(source: av.video.plane.VideoPlane, plane: Plane) -> NDArray[np.uint8]:
+    """A view of a plane of PyAV's; its frame has to be kept as long as the view."""
+    import numpy as np
+
+    step = abs(source.line_size)
+    strides = (step, *plane.shape[2:], 1)
+    if source.line_size > 0:
+        return np.ndarray(plane.shape, np.uint8, memoryview(source), 0, strides)
+    # Rows from the bottom up: the address is that of the top row, which comes last in memory.
+    lowest = source.buffer_ptr - step * (plane.rows - 1)
+    memory = (ctypes.c_uint8 * (step * (plane.rows - 1) + plane.row_nbytes)).from_address(lowest)
+    return np.ndarray(plane.shape, np.uint8, memoryview(memory).cast("B"), 0, strides)[::-1]
