@@ -1,0 +1,126 @@
+/*
+ * What a stream's slots hold: options completed for its writer, slots described and read by handle.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "client.h"
+#include "describe.h"
+#include "layout.h"
+
+static int image_extent(struct mcpd_frame *frame, uint64_t *extent)
+{
+    int placed = 0;
+    for (uint32_t i = 0; i < MCPD_MAX_PLANES; i++)
+        placed |= frame->stride[i] != 0;
+    int64_t nbytes = placed ? 0 : mcpd_frame_layout(frame);
+    if (nbytes < 0 || mcpd_frame_shape(frame) != 0 || mcpd_frame_measure(frame, MCPD_MAX_SLOT_NBYTES) != 0)
+        return -EINVAL;
+    *extent = placed ? frame->nbytes : (uint64_t)nbytes;
+    return 0;
+}
+
+int mcpd_options_complete(const struct mcpd_stream_options *options,
+                          struct mcpd_stream_options *whole, struct mcpd_tensor_view *tensors,
+                          struct mcpd_error *error)
+{
+    uint64_t extent = 0;
+    *whole = *options;
+    whole->slots = options->slots != 0 ? options->slots : 8;
+    whole->holds = options->holds != 0 ? options->holds : 2;
+    whole->history = options->history != 0 ? options->history : 1;
+    if (options->ntensors > MCPD_MAX_TENSORS || (options->ntensors > 0 && whole->frame.format != 0))
+        return mcpd_fail(error, "invalid", "A stream has an image, or up to 16 tensors.",
+                         "%u tensors, and image format %u", options->ntensors,
+                         whole->frame.format);
+    if (whole->frame.format != 0 && image_extent(&whole->frame, &extent) != 0)
+        return mcpd_fail(error, "invalid",
+                         "Sides are 1 to 16384, yuyv422's width is even; a stride covers a row.",
+                         "format %u with %u x %u pixels, rotation %u", whole->frame.format,
+                         whole->frame.width, whole->frame.height, whole->frame.rotation);
+    if (options->ntensors > 0) {
+        memcpy(tensors, options->tensors, options->ntensors * sizeof *tensors);
+        whole->tensors = tensors;
+        extent = mcpd_tensors_extent(tensors, options->ntensors);
+        if (extent > MCPD_MAX_SLOT_NBYTES)
+            return mcpd_fail(error, "invalid", "See struct mcpd_tensor_view.",
+                             "a tensor has no name, an unknown dtype, or a place it cannot have");
+    }
+    if (whole->slot_nbytes == 0)
+        whole->slot_nbytes = extent;
+    if (whole->slot_nbytes == 0)
+        return mcpd_fail(error, "invalid", "Say how large a slot must be.",
+                         "slot_nbytes is 0, and no image or tensors tell");
+    if (extent > whole->slot_nbytes)
+        return mcpd_fail(error, "limit", "Leave slot_nbytes out.",
+                         "a slot is to hold %llu bytes, slot_nbytes is %llu",
+                         (unsigned long long)extent, (unsigned long long)whole->slot_nbytes);
+    return 0;
+}
+
+int mcpd_stream_describe(mcpd_stream *stream, uint32_t slot)
+{
+    struct mcpd_description *description =
+        stream->writer != NULL ? mcpd_writer_description(stream->writer, slot) : NULL;
+    if (description == NULL)
+        return -EINVAL;
+    uint64_t slot_nbytes = stream->grant.geometry.slot_nbytes;
+    return stream->frame.format != 0
+               ? mcpd_describe_frame(description, slot_nbytes, &stream->frame)
+               : mcpd_describe_tensors(description, slot_nbytes, stream->tensors,
+                                       stream->ntensors);
+}
+
+int mcpd_stream_frame(mcpd_stream *stream, struct mcpd_frame *frame)
+{
+    if (stream->frame.format == 0)
+        return -ENOENT;
+    *frame = stream->frame;
+    return 0;
+}
+
+/* ---- pinned slots -------------------------------------------------------------------------- */
+
+static const struct mcpd_description *pinned(mcpd_stream *stream, uint32_t pin)
+{
+    return stream->reader != NULL ? mcpd_reader_description(stream->reader, pin) : NULL;
+}
+
+int mcpd_pinned_frame(mcpd_stream *stream, uint32_t pin, struct mcpd_frame *frame)
+{
+    const struct mcpd_description *description = pinned(stream, pin);
+    return description == NULL
+               ? -EINVAL : mcpd_frame_read(description, stream->grant.geometry.slot_nbytes, frame);
+}
+
+int mcpd_pinned_ntensors(mcpd_stream *stream, uint32_t pin)
+{
+    const struct mcpd_description *description = pinned(stream, pin);
+    if (description == NULL)
+        return -EINVAL;
+    uint32_t ntensors = *(const volatile uint32_t *)&description->ntensors;
+    return ntensors <= MCPD_MAX_TENSORS ? (int)ntensors : -EBADMSG;
+}
+
+int mcpd_pinned_tensor(mcpd_stream *stream, uint32_t pin, uint32_t index,
+                       struct mcpd_tensor_view *tensor)
+{
+    int ntensors = mcpd_pinned_ntensors(stream, pin);
+    if (ntensors < 0)
+        return ntensors;
+    return index >= (uint32_t)ntensors
+               ? -ENOENT
+               : mcpd_tensor_read(pinned(stream, pin), stream->grant.geometry.slot_nbytes, index, tensor);
+}
+
+int mcpd_pinned_find(mcpd_stream *stream, uint32_t pin, const char *name,
+                     struct mcpd_tensor_view *tensor)
+{
+    int result = 0;
+    for (uint32_t index = 0; result == 0; index++) {
+        result = mcpd_pinned_tensor(stream, pin, index, tensor);
+        if (result == 0 && strcmp(tensor->name, name) == 0)
+            return 0;
+    }
+    return result;
+}
