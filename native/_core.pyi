@@ -5,6 +5,7 @@ caller's: what is needed later is mapped or duplicated. Every blocking call rele
 answers signals. Objects may be used from several threads.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from typing_extensions import Buffer
@@ -222,11 +223,18 @@ class Reader:
 class Preparation:
     """Turns a frame into model input in one pass, with no intermediate image (prepare/prepare.h).
 
-    out is float32, float16 or uint8, layout "nchw" or "nhwc", channels "rgb", "bgr" or "gray":
-    value = (pixel * scale - mean[c]) / std[c], with pixel in 0..255.
+    out is float32, float16, uint8 or int8, layout "nchw" or "nhwc", channels "rgb", "bgr" or
+    "gray": value = (pixel * scale - mean[c]) / std[c], with pixel in 0..255. uint8 and int8 are
+    quantised: round_half_even(value / quant_scale) + zero_point, kept within the type.
     resize: "stretch", "letterbox" (scaled to fit, centred, padded with pad_value) or "crop" (scaled
-    to cover, centred). sampling: "half_pixel" (centre of pixel i at i + 0.5, as OpenCV and PyTorch)
-    or "corner" (source = i * ratio, as TensorFlow 1). Bilinear.
+    to cover, centred). sampling: "half_pixel" (centre of pixel i at i + 0.5, as OpenCV, PyTorch),
+    "corner" (source = i * ratio, as TensorFlow 1), both bilinear; or "area" (the mean over what an
+    output pixel covers, bilinear along an axis that is enlarged, as OpenCV's INTER_AREA is of
+    pictures made smaller).
+    roi: the rectangle (x, y, width, height) of the frame as stored that is prepared, in pixels,
+    fractions allowed; None: the whole frame. Pixels that it does not touch do not count: its edges
+    are repeated.
+    rotation: degrees clockwise that the frame, or its roi, is turned by first: 0, 90, 180 or 270.
     """
 
     def __init__(
@@ -250,6 +258,10 @@ class Preparation:
         mean: tuple[float, ...],
         std: tuple[float, ...],
         pad_value: float,
+        roi: tuple[float, float, float, float] | None = None,
+        rotation: int = 0,
+        quant_scale: float = 0.0,  # 0: 1
+        zero_point: int = 0,
     ) -> None: ...
     out_nbytes: Final[int]  # of one image
     isa: Final[str]
@@ -260,9 +272,43 @@ class Preparation:
     Rows of fewer than 16 bytes are always left to portable code.
     """
     transform: Final[tuple[float, float, float, float]]
-    """(ax, bx, ay, by): source pixel x = ax * output pixel x + bx, in continuous coordinates."""
-    def run(self, source: Buffer, out: Buffer, index: int = 0) -> None:
+    """(ax, bx, ay, by): source pixel x = ax * output pixel x + bx, in continuous coordinates.
+
+    ValueError for a frame turned by 90 or 270 degrees, whose axes are exchanged: see `affine`.
+    """
+    affine: Final[tuple[float, float, float, float, float, float]]
+    """(a, b, c, d, e, f): source x = a * x + b * y + c, source y = d * x + e * y + f, continuous.
+
+    x and y are an output pixel's, the source's of the frame as stored, whatever roi and rotation.
+    """
+    def run(
+        self,
+        source: Buffer,
+        out: Buffer,
+        index: int = 0,
+        *,
+        threads: int = 1,
+        padded: bool = False,
+    ) -> None:
         """Writes image `index` of the batch tensor `out`; releases the GIL.
 
+        threads: up to how many make it (1 to 64), the caller's among them; the result is the same
+        to the bit. padded: the image was written by this preparation before, so that its padding is
+        there and is left as it is.
         ValueError when a buffer is too small for the geometry given.
+        """
+
+    @classmethod
+    def run_batch(
+        cls,
+        frames: Iterable[tuple[Preparation, Buffer, int]],
+        out: Buffer,
+        *,
+        threads: int = 1,
+        padded: bool = False,
+    ) -> None:
+        """Writes images of the batch tensor `out`, one for each (preparation, source, index).
+
+        Preparations may differ in the frames they take, not in the shape and dtype they make.
+        threads are shared by all images; else as `run`.
         """

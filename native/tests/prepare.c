@@ -1,6 +1,7 @@
 /*
  * Preparation of random geometries, with buffers of exactly the size that it asks for: under the
- * address sanitizer a single byte read or written beyond them ends the program.
+ * address sanitizer a single byte read or written beyond them ends the program. And of specs that are
+ * garbage.
  */
 #include "prepare/prepare.h"
 
@@ -11,6 +12,8 @@
 #include "mcpd.h"
 
 #define GEOMETRIES 4000
+#define SPECS 200000
+#define MOST_PIXELS 10000 /* of an output that garbage may ask for */
 
 static uint64_t state = UINT64_C(88172645463325252);
 
@@ -43,6 +46,17 @@ static void place_planes(struct mcpd_prepare_spec *spec)
     }
 }
 
+/* A rectangle inside the frame, of any fractions. */
+static void place_roi(struct mcpd_prepare_spec *spec)
+{
+    double size[2] = {spec->width, spec->height};
+
+    for (int i = 0; i < 2; i++) {
+        spec->roi[i] = size[i] * below(1000) / 1000.0;
+        spec->roi[2 + i] = (size[i] - spec->roi[i]) * (1 + below(1000)) / 1000.0;
+    }
+}
+
 static struct mcpd_prepare_spec random_spec(void)
 {
     struct mcpd_prepare_spec spec = {
@@ -54,10 +68,11 @@ static struct mcpd_prepare_spec random_spec(void)
         .out_width = 1 + below(90),
         .out_height = 1 + below(90),
         .layout = (enum mcpd_prepare_layout)below(2),
-        .dtype = (enum mcpd_prepare_dtype)below(3),
+        .dtype = (enum mcpd_prepare_dtype)below(4),
         .channels = (enum mcpd_prepare_channels)below(3),
         .resize = (enum mcpd_prepare_resize)below(3),
-        .sampling = (enum mcpd_prepare_sampling)below(2),
+        .sampling = (enum mcpd_prepare_sampling)below(3),
+        .rotation = 90 * below(2) * below(4),
         .scale = below(100) ? below(1000) / 300.0 : 1e30,
         .pad_value = below(256),
     };
@@ -66,6 +81,12 @@ static struct mcpd_prepare_spec random_spec(void)
         spec.mean[c] = below(300);
         spec.std[c] = 1 + below(4) - 0.5 * below(2);
     }
+    if (spec.dtype == MCPD_OUT_UINT8 || spec.dtype == MCPD_OUT_INT8) {
+        spec.quant_scale = below(500) / 100.0;
+        spec.zero_point = (int32_t)below(256) - (spec.dtype == MCPD_OUT_INT8 ? 128 : 0);
+    }
+    if (below(2))
+        place_roi(&spec);
     place_planes(&spec);
     return spec;
 }
@@ -158,6 +179,136 @@ TEST(images_are_the_same_to_the_bit_by_scalar_and_by_the_fastest)
         free(source);
     }
     printf("%d geometries compared\n", compared);
+}
+
+/* ---- several threads ----------------------------------------------------------------------- */
+
+TEST(batches_by_several_threads_are_the_same_to_the_bit)
+{
+    enum { IMAGES = 6 };
+
+    for (int i = 0; i < GEOMETRIES / 100; i++) {
+        struct mcpd_prepare_job jobs[IMAGES];
+        unsigned char *alone[IMAGES];
+        size_t n = 0;
+
+        while (n < IMAGES) {
+            struct mcpd_prepare_spec spec = random_spec();
+            struct mcpd_prepare_plan *plan;
+
+            spec.out_height += 150;
+            plan = plan_for(&spec);
+            if (!plan)
+                continue;
+            jobs[n] = (struct mcpd_prepare_job){.plan = plan, .source = make_source(plan, 0)};
+            jobs[n].out = malloc(plan->image_nbytes);
+            alone[n] = prepare(plan, jobs[n].source);
+            n++;
+        }
+        CHECK_EQUAL(mcpd_prepare_run_batch(jobs, n, 2 + below(4)), 0);
+        for (size_t k = 0; k < n; k++) {
+#ifdef PLANT_ONE_BIT
+            alone[k][0] ^= 1;
+#endif
+            CHECK(memcmp(jobs[k].out, alone[k], jobs[k].plan->image_nbytes) == 0);
+            free(jobs[k].out);
+            free((void *)(uintptr_t)jobs[k].source);
+            free(alone[k]);
+            mcpd_prepare_plan_free(jobs[k].plan);
+        }
+    }
+}
+
+/* ---- garbage ------------------------------------------------------------------------------- */
+
+/* 64 bits: any, or near an end of a type. */
+static uint64_t garbage(void)
+{
+    static const uint64_t ends[] = {0,
+                                    1,
+                                    INT8_MAX,
+                                    MCPD_PREPARE_MAX_SIDE,
+                                    INT32_MAX,
+                                    UINT32_MAX,
+                                    INT64_MAX,
+                                    UINT64_MAX,
+                                    UINT64_C(1) << 52};
+    uint64_t value = (uint64_t)below(UINT32_MAX) << 32 | below(UINT32_MAX);
+
+    if (below(2))
+        return value >> below(64);
+    return ends[below(sizeof(ends) / sizeof(ends[0]))] + below(3) - 1;
+}
+
+/* Any bits as a number: it may be infinite, or none. */
+static double garbage_number(void)
+{
+    uint64_t bits = garbage();
+    double number;
+
+    memcpy(&number, &bits, sizeof(number));
+    return below(3) ? number : (double)(int64_t)bits;
+}
+
+/* Spoils one field of a spec or several. */
+static void spoil(struct mcpd_prepare_spec *spec)
+{
+    uint32_t *integers[] = {&spec->format, &spec->width,    &spec->height,    &spec->nplanes,
+                            &spec->matrix, &spec->range,    &spec->out_width, &spec->out_height,
+                            &spec->rotation};
+    double *numbers[] = {&spec->roi[0],  &spec->roi[1],  &spec->roi[2], &spec->roi[3],
+                         &spec->scale,   &spec->mean[0], &spec->std[1], &spec->pad_value,
+                         &spec->quant_scale};
+
+    for (uint32_t n = 1 + below(3); n > 0; n--) {
+        switch (below(6)) {
+        case 0: *integers[below(9)] = (uint32_t)garbage(); break;
+        case 1: *numbers[below(9)] = garbage_number(); break;
+        case 2: spec->plane_offset[below(4)] = garbage(); break;
+        case 3: spec->plane_stride[below(4)] = garbage(); break;
+        case 4: spec->zero_point = (int32_t)(uint32_t)garbage(); break;
+        default: {
+            uint32_t any = (uint32_t)garbage();
+
+            /* As bytes, for no enumeration need hold it. */
+            switch (below(5)) {
+            case 0: memcpy(&spec->layout, &any, sizeof(any)); break;
+            case 1: memcpy(&spec->dtype, &any, sizeof(any)); break;
+            case 2: memcpy(&spec->channels, &any, sizeof(any)); break;
+            case 3: memcpy(&spec->resize, &any, sizeof(any)); break;
+            default: memcpy(&spec->sampling, &any, sizeof(any));
+            }
+        }
+        }
+    }
+}
+
+TEST(garbage_is_refused_or_stays_inside_its_buffers)
+{
+    int planned = 0, ran = 0;
+
+    for (int i = 0; i < SPECS; i++) {
+        struct mcpd_prepare_spec spec = random_spec();
+        struct mcpd_prepare_plan *plan;
+
+        spoil(&spec);
+        if ((uint64_t)spec.out_width * spec.out_height > MOST_PIXELS && below(50))
+            continue; /* most of the time would go into few of them */
+        plan = plan_for(&spec);
+        if (!plan)
+            continue;
+        planned++;
+        if (plan->source_nbytes < 1u << 18 && plan->image_nbytes < 1u << 20 && below(8) == 0) {
+            uint8_t *source = make_source(plan, 0);
+
+            free(prepare(plan, source));
+            free(source);
+            ran++;
+        }
+        mcpd_prepare_plan_free(plan);
+    }
+    printf("%d specs of %d planned, %d run\n", planned, SPECS, ran);
+    CHECK(planned > SPECS / 20 && planned < SPECS && ran > 100);
 }
 
 /* A planted fault: the caller did not check that the source is as long as the plan says. */

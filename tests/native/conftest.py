@@ -9,6 +9,7 @@ import pytest
 
 from tests.native.streams import TestStream
 from tests.support.libmcpd import LibMcpd, copy_sources, make
+from tests.support.prepare import isas
 
 
 @pytest.fixture
@@ -32,3 +33,11 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def libmcpd(prefix: Path) -> LibMcpd:
     """The installed shared library."""
     return LibMcpd(prefix / "lib/libmcpd.so.1")
+
+
+@pytest.fixture(params=isas())
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The instruction set that preparations made in the test run by."""
+    name: str = request.param
+    monkeypatch.setenv("MCPD_PREPARE", name)
+    return name

@@ -26,42 +26,9 @@ from tests.support.pictures import (
     options,
     reference,
 )
-from tests.support.prepare import isas
+from tests.support.prepare import BOUND, assert_prepared_right, prepare
 
 pytestmark = pytest.mark.usefixtures("isa")
-
-BOUND = 0.1
-"""Levels of 0..255 by which a prepared pixel may differ: MCPD_PREPARE_ERROR in prepare.h."""
-
-
-@pytest.fixture(params=isas())
-def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The instruction set that preparations made in the test run by."""
-    name: str = request.param
-    monkeypatch.setenv("MCPD_PREPARE", name)
-    return name
-
-
-def prepare(picture: Picture, **changes: Any) -> NDArray[Any]:
-    """The picture prepared by the code under test, as one image without a batch dimension."""
-    chosen = options(picture, **changes)
-    preparation = _core.Preparation(**chosen)
-    channels = 1 if chosen["channels"] == "gray" else 3
-    size = (chosen["out_height"], chosen["out_width"])
-    shape = (channels, *size) if chosen["layout"] == "nchw" else (*size, channels)
-    out = np.full(shape, 99, chosen["dtype"])
-    assert out.nbytes == preparation.out_nbytes
-    preparation.run(picture.data.data, out.data)
-    return out
-
-
-def assert_prepared_right(picture: Picture, **changes: Any) -> None:
-    got = prepare(picture, **changes).astype(np.float64)
-    want = reference(picture, **changes)
-    if options(picture, **changes)["layout"] == "nchw":
-        got = got.transpose(1, 2, 0)
-    assert np.abs(got - want).max() <= BOUND
-
 
 # ---- right answers -------------------------------------------------------------------------------
 
@@ -142,7 +109,7 @@ def test_bytes_are_rounded_and_kept_in_range(layout: str) -> None:
     got = prepare(picture, dtype="uint8", **changes)
     exact = prepare(picture, **changes)
     assert got.dtype == np.uint8
-    assert np.array_equal(got, np.floor(np.clip(exact, 0, 255) + 0.5).astype(np.uint8))
+    assert np.array_equal(got, np.rint(np.clip(exact, 0, 255)).astype(np.uint8))
 
 
 @pytest.mark.parametrize("scale", [1.0, 1 / 255, 1e-7, 3e-9, 300.0])

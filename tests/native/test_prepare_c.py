@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.c_programs import ASAN, INCLUDE, NATIVE, WARNINGS
+from tests.native.c_programs import ASAN, INCLUDE, NATIVE, TSAN, WARNINGS
 from tests.support.prepare import isas
 
 
@@ -38,7 +38,8 @@ class Program:
     def _build(self, flags: tuple[str, ...]) -> Path:
         sources = [NATIVE / "tests/prepare.c", *sorted((NATIVE / "src/prepare").glob("*.c"))]
         binary = self._folder / f"prepare{len(self._built)}"
-        command = ["gcc", *WARNINGS, *ASAN.flags, *INCLUDE, *flags, *map(str, sources)]
+        sanitizer = () if "-fsanitize=thread" in flags else ASAN.flags
+        command = ["gcc", *WARNINGS, *sanitizer, *INCLUDE, *flags, *map(str, sources)]
         subprocess.run([*command, "-lm", "-o", str(binary)], check=True, timeout=300)
         return binary
 
@@ -62,6 +63,23 @@ def test_a_byte_read_beyond_the_source_is_found(program: Program, isa: str) -> N
     assert "heap-buffer-overflow" in done.stdout
 
 
+@pytest.mark.parametrize("isa", isas())
+def test_garbage_is_refused_or_stays_inside_its_buffers(program: Program, isa: str) -> None:
+    done = program.run("garbage_is_refused_or_stays_inside_its_buffers", isa=isa)
+    assert done.returncode == 0, done.stdout
+
+
+BATCHES = "batches_by_several_threads_are_the_same_to_the_bit"
+
+
+@pytest.mark.parametrize("flags", [(), TSAN.flags], ids=["asan", "tsan"])
+def test_batches_by_several_threads_are_the_same_to_the_bit(
+    program: Program, flags: tuple[str, ...]
+) -> None:
+    done = program.run(BATCHES, *flags)
+    assert done.returncode == 0, done.stdout
+
+
 SAME = "images_are_the_same_to_the_bit_by_scalar_and_by_the_fastest"
 
 
@@ -70,7 +88,8 @@ def test_images_are_the_same_to_the_bit_by_scalar_and_by_the_fastest(program: Pr
     assert done.returncode == 0, done.stdout
 
 
-def test_one_bit_that_differs_is_found(program: Program) -> None:
-    done = program.run(SAME, "-DPLANT_ONE_BIT")
+@pytest.mark.parametrize("test", [SAME, BATCHES])
+def test_one_bit_that_differs_is_found(program: Program, test: str) -> None:
+    done = program.run(test, "-DPLANT_ONE_BIT")
     assert done.returncode != 0
     assert "memcmp" in done.stdout

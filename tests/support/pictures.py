@@ -97,6 +97,8 @@ def options(picture: Picture, **changes: Any) -> dict[str, Any]:
         "mean": (0.0,),
         "std": (1.0,),
         "pad_value": 0.0,
+        "roi": None,
+        "rotation": 0,
     } | changes
 
 
@@ -112,10 +114,29 @@ def sample_axis(plane: Floats, axis: int, positions: Floats) -> Floats:
     return result
 
 
+def average_axis(plane: Floats, axis: int, positions: Floats, width: float) -> Floats:
+    """Mean over `width` samples around each position: a difference of the plane's integral."""
+    plane = np.moveaxis(plane, axis, 0)
+    count = len(plane)
+    integral = np.concatenate([np.zeros((1, plane.shape[1])), np.cumsum(plane, 0)])
+
+    def up_to(end: Floats) -> Floats:
+        inside = np.clip(end, 0, count)
+        low = np.minimum(np.floor(inside).astype(int), count - 1)
+        total: Floats = integral[low] + (inside - low)[:, None] * plane[low]
+        total += np.minimum(end, 0)[:, None] * plane[0]
+        total += np.maximum(end - count, 0)[:, None] * plane[-1]
+        return total
+
+    middle = positions + 0.5
+    mean = (up_to(middle + width / 2) - up_to(middle - width / 2)) / width
+    return np.moveaxis(mean, 0, axis)
+
+
 def axis_positions(
-    source: int, target: int, other_scale: float, resize: str, sampling: str
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Source position of each output pixel of one axis, and which of them show the source."""
+    source: float, target: int, other_scale: float, resize: str, sampling: str
+) -> tuple[Floats, NDArray[np.bool_], float]:
+    """Source position of each output pixel of an axis, which of them show the source, the ratio."""
     pixels = np.arange(target, dtype=np.float64)
     shown = np.ones(target, bool)
     if resize == "stretch":
@@ -129,26 +150,58 @@ def axis_positions(
     else:
         ratio = 1 / other_scale
         start = (source - target * ratio) / 2
-    centre = 0.5 if sampling == "half_pixel" else 0.0
-    return (pixels + centre) * ratio + start - centre, shown
+    centre = 0.0 if sampling == "corner" else 0.5
+    return (pixels + centre) * ratio + start - centre, shown, ratio
+
+
+def resample(
+    plane: Floats, axis: int, positions: Floats, ratio: float, area: bool, span: tuple[float, float]
+) -> Floats:
+    """One axis of a plane, of which only the samples that `span` touches are there."""
+    low, high = int(np.floor(span[0])), int(np.ceil(span[1]))
+    there = plane.take(range(low, min(high, plane.shape[axis])), axis)
+    if area and ratio > 1:
+        return average_axis(there, axis, positions - low, ratio)
+    return sample_axis(there, axis, positions - low)
 
 
 def reference(picture: Picture, **changes: Any) -> Floats:
     """What preparation is to give: [height, width, channels] float64, unrounded."""
     chosen = options(picture, **changes)
     width, height = chosen["out_width"], chosen["out_height"]
-    scales = (width / picture.width, height / picture.height)
+    left, top, roi_width, roi_height = chosen["roi"] or (0.0, 0.0, picture.width, picture.height)
+    rotation, area = chosen["rotation"], chosen["sampling"] == "area"
+    upright = (roi_height, roi_width) if rotation in (90, 270) else (roi_width, roi_height)
+    scales = (width / upright[0], height / upright[1])
     scale = max(scales) if chosen["resize"] == "crop" else min(scales)
     rule = (scale, chosen["resize"], chosen["sampling"])
-    columns, columns_shown = axis_positions(picture.width, width, *rule)
-    rows, rows_shown = axis_positions(picture.height, height, *rule)
+    columns, columns_shown, ratio_x = axis_positions(upright[0], width, *rule)
+    rows, rows_shown, ratio_y = axis_positions(upright[1], height, *rule)
+    # The stored position of each upright column and row: turning clockwise takes the bottom left
+    # corner of the stored picture to the top left.
+    if rotation in (180, 270):
+        along_x = left + roi_width - 1 - (rows if rotation == 270 else columns)
+    else:
+        along_x = left + (rows if rotation == 90 else columns)
+    if rotation in (90, 180):
+        along_y = top + roi_height - 1 - (columns if rotation == 90 else rows)
+    else:
+        along_y = top + (columns if rotation == 270 else rows)
+    if rotation in (90, 270):
+        ratio_x, ratio_y = ratio_y, ratio_x
     planes = []
     for index, component in enumerate(picture.components):
-        x, y = columns, rows
+        x, y, each_x, each_y = along_x, along_y, 1, 1
         if index and picture.format in YUV:
-            x = columns / 2
-            y = rows if picture.format == "yuyv422" else (rows - 0.5) / 2
-        planes.append(sample_axis(sample_axis(component.astype(np.float64), 0, y), 1, x))
+            x, each_x = x / 2, 2
+            if picture.format != "yuyv422":
+                y, each_y = (y - 0.5) / 2, 2
+        span_x = (left / each_x, (left + roi_width) / each_x)
+        span_y = (top / each_y, (top + roi_height) / each_y)
+        plane = component.astype(np.float64)
+        plane = resample(plane, 0, y, ratio_y / each_y, area, span_y)
+        plane = resample(plane, 1, x, ratio_x / each_x, area, span_x)
+        planes.append(plane.T if rotation in (90, 270) else plane)
     rgb = to_rgb(planes, picture.format, chosen["matrix"], chosen["range"])
     if chosen["channels"] == "bgr":
         rgb = rgb[..., ::-1]

@@ -1,118 +1,23 @@
 /* mcpd.native._core.Preparation: prepare/ as Python sees it. */
 #include "binding.h"
 
-#include <string.h>
-
-#include "prepare/prepare.h"
+#include "prepare_spec.h"
 
 typedef struct {
     PyObject_HEAD
     struct mcpd_prepare_plan *plan;
 } Preparation;
 
-/* The index of `text` among names, or -1 with ValueError naming the argument and what it may be. */
-static int choice(const char *argument, const char *text, const char *const *names)
-{
-    for (int i = 0; names[i]; i++) {
-        if (strcmp(text, names[i]) == 0)
-            return i;
-    }
-    if (names[2])
-        PyErr_Format(PyExc_ValueError, "%s is '%s', not '%s', '%s' or '%s'", argument, text,
-                     names[0], names[1], names[2]);
-    else
-        PyErr_Format(PyExc_ValueError, "%s is '%s', not '%s' or '%s'", argument, text, names[0],
-                     names[1]);
-    return -1;
-}
-
-static int read_integers(const char *argument, PyObject *tuple, uint64_t out[4], uint32_t *count)
-{
-    Py_ssize_t n = PyTuple_Size(tuple);
-
-    if (n < 1 || n > 4) {
-        if (!PyErr_Occurred())
-            PyErr_Format(PyExc_ValueError, "%s has %zd values, not 1 to 4", argument, n);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < n; i++) {
-        out[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(tuple, i));
-        if (PyErr_Occurred())
-            return -1;
-    }
-    *count = (uint32_t)n;
-    return 0;
-}
-
-/* One value for each of `count` output channels; one value alone goes for all of them. */
-static int read_floats(const char *argument, PyObject *tuple, uint32_t count, double out[3])
-{
-    Py_ssize_t n = PyTuple_Size(tuple);
-
-    if (n < 0)
-        return -1;
-    if (n != 1 && n != (Py_ssize_t)count) {
-        PyErr_Format(PyExc_ValueError, "%s has %zd values, not 1 or %u, one for each channel",
-                     argument, n, count);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < 3; i++) {
-        out[i] = PyFloat_AsDouble(PyTuple_GetItem(tuple, i < n ? i : n - 1));
-        if (PyErr_Occurred())
-            return -1;
-    }
-    return 0;
-}
-
 static PyObject *preparation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static const char *const layouts[] = {"nchw", "nhwc", NULL};
-    static const char *const dtypes[] = {"float32", "float16", "uint8", NULL};
-    static const char *const channel_orders[] = {"rgb", "bgr", "gray", NULL};
-    static const char *const resizes[] = {"stretch", "letterbox", "crop", NULL};
-    static const char *const samplings[] = {"half_pixel", "corner", NULL};
-    static char *names[] = {"format", "width", "height", "plane_offsets", "plane_strides",
-                            "matrix", "range", "out_width", "out_height", "layout", "dtype",
-                            "channels", "resize", "sampling", "scale", "mean", "std", "pad_value",
-                            NULL};
     struct mcpd_prepare_spec spec = {0};
-    PyObject *offsets, *strides, *mean, *std;
-    const char *layout, *dtype, *channels, *resize, *sampling;
-    int chosen[5];
-    uint32_t nstrides, nchannels;
-    char why[200] = "";
+    char why[300] = "";
     Preparation *self;
     allocfunc allocate;
     int failed;
 
-    if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$O&O&O&O!O!O&O&O&O&sssssdO!O!d:Preparation", names, mcpd_binding_u32,
-            &spec.format, mcpd_binding_u32, &spec.width, mcpd_binding_u32, &spec.height,
-            &PyTuple_Type, &offsets, &PyTuple_Type, &strides, mcpd_binding_u32, &spec.matrix,
-            mcpd_binding_u32, &spec.range, mcpd_binding_u32, &spec.out_width, mcpd_binding_u32,
-            &spec.out_height, &layout, &dtype, &channels, &resize, &sampling, &spec.scale,
-            &PyTuple_Type, &mean, &PyTuple_Type, &std, &spec.pad_value))
+    if (mcpd_binding_read_spec(args, kwargs, &spec))
         return NULL;
-    if ((chosen[0] = choice("layout", layout, layouts)) < 0 ||
-        (chosen[1] = choice("dtype", dtype, dtypes)) < 0 ||
-        (chosen[2] = choice("channels", channels, channel_orders)) < 0 ||
-        (chosen[3] = choice("resize", resize, resizes)) < 0 ||
-        (chosen[4] = choice("sampling", sampling, samplings)) < 0)
-        return NULL;
-    spec.layout = (enum mcpd_prepare_layout)chosen[0];
-    spec.dtype = (enum mcpd_prepare_dtype)chosen[1];
-    spec.channels = (enum mcpd_prepare_channels)chosen[2];
-    spec.resize = (enum mcpd_prepare_resize)chosen[3];
-    spec.sampling = (enum mcpd_prepare_sampling)chosen[4];
-    nchannels = spec.channels == MCPD_OUT_GRAY ? 1 : 3;
-    if (read_integers("plane_offsets", offsets, spec.plane_offset, &spec.nplanes) ||
-        read_integers("plane_strides", strides, spec.plane_stride, &nstrides) ||
-        read_floats("mean", mean, nchannels, spec.mean) ||
-        read_floats("std", std, nchannels, spec.std))
-        return NULL;
-    if (nstrides != spec.nplanes)
-        return PyErr_Format(PyExc_ValueError, "%u plane strides for %u plane offsets", nstrides,
-                            spec.nplanes);
     allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     self = (Preparation *)allocate(type, 0);
     if (!self)
@@ -138,51 +43,177 @@ static void preparation_dealloc(Preparation *self)
     Py_DECREF(type);
 }
 
-/* Checks both buffers against the plan; the address of the image in `out`, or NULL with ValueError. */
-static void *check_buffers(const struct mcpd_prepare_plan *plan, const Py_buffer *source,
-                           const Py_buffer *out, Py_ssize_t index)
+/* One image of a batch checked against its plan; fills the job. 0, or -1 with ValueError. */
+static int place_image(struct mcpd_prepare_job *job, const Py_buffer *source, const Py_buffer *out,
+                       Py_ssize_t index)
 {
+    const struct mcpd_prepare_plan *plan = job->plan;
     size_t images = (size_t)out->len / plan->image_nbytes;
 
     if ((size_t)source->len < plan->source_nbytes) {
         PyErr_Format(PyExc_ValueError, "the source has %zd bytes, its geometry needs %zu",
                      source->len, plan->source_nbytes);
-        return NULL;
+        return -1;
     }
     if (index < 0 || (size_t)index >= images) {
         PyErr_Format(PyExc_ValueError,
                      "image %zd does not fit: out has %zd bytes, room for %zu images of %zu bytes",
                      index, out->len, images, plan->image_nbytes);
-        return NULL;
+        return -1;
     }
     if ((uintptr_t)out->buf % plan->value_nbytes != 0) {
         PyErr_Format(PyExc_ValueError, "out is not aligned to its values of %zu bytes",
                      plan->value_nbytes);
-        return NULL;
+        return -1;
     }
-    return (char *)out->buf + (size_t)index * plan->image_nbytes;
+    job->source = source->buf;
+    job->out = (char *)out->buf + (size_t)index * plan->image_nbytes;
+    return 0;
+}
+
+static int check_threads(int threads)
+{
+    if (threads >= 1 && threads <= (int)MCPD_PREPARE_MAX_THREADS)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "threads is %d, not 1 to %u", threads, MCPD_PREPARE_MAX_THREADS);
+    return -1;
+}
+
+/* Without the GIL. 0, or -1 with MemoryError. */
+static int run_jobs(const struct mcpd_prepare_job *jobs, Py_ssize_t n, int threads)
+{
+    int failed;
+
+    Py_BEGIN_ALLOW_THREADS
+    failed = mcpd_prepare_run_batch(jobs, (size_t)n, (unsigned)threads);
+    Py_END_ALLOW_THREADS
+    if (failed)
+        PyErr_NoMemory();
+    return failed ? -1 : 0;
 }
 
 static PyObject *preparation_run(Preparation *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"source", "out", "index", NULL};
+    static char *names[] = {"source", "out", "index", "threads", "padded", NULL};
+    struct mcpd_prepare_job job = {.plan = self->plan};
     Py_buffer source = {0}, out = {0};
     Py_ssize_t index = 0;
-    void *image;
-    int failed = -EINVAL;
+    int threads = 1, failed;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*w*|n:run", names, &source, &out, &index))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*w*|n$ip:run", names, &source, &out, &index,
+                                     &threads, &job.padded))
         return NULL;
-    image = check_buffers(self->plan, &source, &out, index);
-    if (image) {
-        Py_BEGIN_ALLOW_THREADS
-        failed = mcpd_prepare_run(self->plan, source.buf, image);
-        Py_END_ALLOW_THREADS
-        if (failed == -ENOMEM)
-            PyErr_NoMemory();
-    }
+    failed = check_threads(threads) || place_image(&job, &source, &out, index) ||
+             run_jobs(&job, 1, threads);
     PyBuffer_Release(&source);
     PyBuffer_Release(&out);
+    if (failed)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* The frames of a batch: what each is made by and from, held while it runs. */
+struct frames {
+    Py_ssize_t n;
+    Py_buffer *sources; /* the first `held` are to be released */
+    Py_ssize_t held;
+    Py_ssize_t *indices;
+    struct mcpd_prepare_job *jobs;
+};
+
+static int read_frames(PyTypeObject *type, PyObject *list, struct frames *frames)
+{
+    size_t n;
+
+    frames->n = PySequence_Size(list);
+    if (frames->n < 0)
+        return -1;
+    n = (size_t)frames->n + 1; /* none is no error */
+    frames->sources = PyMem_Calloc(n, sizeof(*frames->sources));
+    frames->indices = PyMem_Calloc(n, sizeof(*frames->indices));
+    frames->jobs = PyMem_Calloc(n, sizeof(*frames->jobs));
+    if (!frames->sources || !frames->indices || !frames->jobs) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (; frames->held < frames->n; frames->held++) {
+        Py_ssize_t i = frames->held;
+        PyObject *item = PyTuple_GetItem(list, i), *plan;
+
+        if (!item || !PyTuple_Check(item) || PyTuple_Size(item) != 3) {
+            PyErr_Format(PyExc_ValueError, "frame %zd is not (Preparation, source, index)", i);
+            return -1;
+        }
+        plan = PyTuple_GetItem(item, 0);
+        if (!PyObject_TypeCheck(plan, type)) {
+            PyErr_Format(PyExc_TypeError, "frame %zd has no Preparation", i);
+            return -1;
+        }
+        frames->jobs[i].plan = ((Preparation *)plan)->plan;
+        frames->indices[i] = PyLong_AsSsize_t(PyTuple_GetItem(item, 2));
+        if (frames->indices[i] == -1 && PyErr_Occurred())
+            return -1;
+        if (PyObject_GetBuffer(PyTuple_GetItem(item, 1), &frames->sources[i], PyBUF_SIMPLE))
+            return -1;
+    }
+    return 0;
+}
+
+static void release_frames(struct frames *frames)
+{
+    for (Py_ssize_t i = 0; i < frames->held; i++)
+        PyBuffer_Release(&frames->sources[i]);
+    PyMem_Free(frames->sources);
+    PyMem_Free(frames->indices);
+    PyMem_Free(frames->jobs);
+}
+
+/* Images of one size, each with a place of its own. */
+static int place_images(struct frames *frames, const Py_buffer *out)
+{
+    for (Py_ssize_t i = 0; i < frames->n; i++) {
+        const struct mcpd_prepare_plan *plan = frames->jobs[i].plan, *first = frames->jobs[0].plan;
+
+        if (plan->image_nbytes != first->image_nbytes || plan->out_width != first->out_width ||
+            plan->nchannels != first->nchannels || plan->dtype != first->dtype ||
+            plan->layout != first->layout) {
+            PyErr_Format(PyExc_ValueError, "frame %zd is prepared to another shape or dtype than frame 0",
+                         i);
+            return -1;
+        }
+        for (Py_ssize_t before = 0; before < i; before++) {
+            if (frames->indices[before] == frames->indices[i]) {
+                PyErr_Format(PyExc_ValueError, "frames %zd and %zd are both image %zd", before, i,
+                             frames->indices[i]);
+                return -1;
+            }
+        }
+        if (place_image(&frames->jobs[i], &frames->sources[i], out, frames->indices[i]))
+            return -1;
+    }
+    return 0;
+}
+
+static PyObject *preparation_run_batch(PyObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"frames", "out", "threads", "padded", NULL};
+    struct frames frames = {0};
+    PyObject *list, *given;
+    Py_buffer out = {0};
+    int threads = 1, padded = 0, failed;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ow*|$ip:run_batch", names, &given, &out,
+                                     &threads, &padded))
+        return NULL;
+    list = PySequence_Tuple(given); /* held, and with it what is in it */
+    failed = !list || check_threads(threads) ||
+             read_frames((PyTypeObject *)type, list, &frames) || place_images(&frames, &out);
+    for (Py_ssize_t i = 0; !failed && i < frames.n; i++)
+        frames.jobs[i].padded = padded;
+    failed = failed || run_jobs(frames.jobs, frames.n, threads);
+    release_frames(&frames);
+    PyBuffer_Release(&out);
+    Py_XDECREF(list);
     if (failed)
         return NULL;
     Py_RETURN_NONE;
@@ -202,15 +233,31 @@ static PyObject *preparation_isa(Preparation *self, void *closure)
 
 static PyObject *preparation_transform(Preparation *self, void *closure)
 {
-    const double *t = self->plan->transform;
+    const double *a = self->plan->affine;
 
     (void)closure;
-    return Py_BuildValue("(dddd)", t[0], t[1], t[2], t[3]);
+    if (self->plan->turned) {
+        PyErr_SetString(PyExc_ValueError,
+                        "a frame turned by 90 or 270 degrees has no (ax, bx, ay, by): use affine");
+        return NULL;
+    }
+    return Py_BuildValue("(dddd)", a[0], a[2], a[4], a[5]);
+}
+
+static PyObject *preparation_affine(Preparation *self, void *closure)
+{
+    const double *a = self->plan->affine;
+
+    (void)closure;
+    return Py_BuildValue("(dddddd)", a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
 static PyMethodDef preparation_methods[] = {
     {"run", (PyCFunction)(void (*)(void))preparation_run, METH_VARARGS | METH_KEYWORDS,
      "Writes image `index` of the batch tensor `out`; releases the GIL."},
+    {"run_batch", (PyCFunction)(void (*)(void))preparation_run_batch,
+     METH_VARARGS | METH_KEYWORDS | METH_CLASS,
+     "Writes images of the batch tensor `out`; releases the GIL."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -219,6 +266,8 @@ static PyGetSetDef preparation_getters[] = {
     {"isa", (getter)preparation_isa, NULL, "The instruction set that runs it: avx2 or scalar.", NULL},
     {"transform", (getter)preparation_transform, NULL,
      "(ax, bx, ay, by): source pixel x = ax * output pixel x + bx, continuous.", NULL},
+    {"affine", (getter)preparation_affine, NULL,
+     "(a, b, c, d, e, f): source x = a*x + b*y + c, y = d*x + e*y + f of an output pixel.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -1,6 +1,7 @@
 /*
- * What an instruction set has to supply: the inner loops of a preparation. One file each: scalar.c
- * is portable C, avx2.c is x86-64 with AVX2. isa.c chooses, run.c drives.
+ * What an instruction set has to supply: the inner loops of a preparation. scalar.c is portable C,
+ * avx2.c and avx2_mix.c are x86-64 with AVX2. isa.c chooses, run.c drives. Another (AVX-512, NEON)
+ * is one more entry in isa.c's list.
  *
  * All compute the same: where scalar.c multiplies, adds or rounds, so do the others, in the same
  * order and without fused multiply-add. An image is the same to the bit whichever made it.
@@ -10,14 +11,13 @@
 
 #include "prepare/prepare.h"
 
-/* The row buffers of one run. Rows of columns are padded to whole groups. */
-struct mcpd_prepare_buffers {
-    float *component[3];      /* at the columns used, in 1/64 of a level */
-    unsigned char *stored[3]; /* channels of a whole row in the output's type, to be interleaved */
-    float *channel;           /* scalar.c's own, as are those below */
-    float *scratch;
-    int32_t *pairs;      /* the samples either side of each output column: left low, right high */
-    int16_t *blended[3]; /* one for each plane, in 1/64 of a level */
+/* What a line is mixed from: of each component two sampled rows in 1/128 of a level, blended. */
+struct mcpd_prepare_line {
+    const int16_t *upper[3];
+    const int16_t *lower[3];
+    int16_t weight[3]; /* of the lower, in 1/32768; 0: the lower is not looked at */
+    int16_t *scratch;  /* for the loops' own use, as is sums */
+    float *sums;
 };
 
 struct mcpd_prepare_isa {
@@ -26,13 +26,17 @@ struct mcpd_prepare_isa {
     /* Makes plan->tables, if it has any. 0, -ENOMEM, or -ENOTSUP for a plan that it cannot run. */
     int (*open)(struct mcpd_prepare_plan *plan);
 
-    /* Row `y` of the rectangle that shows the source, into buffers->component. */
-    void (*sample)(const struct mcpd_prepare_plan *plan, const uint8_t *source, uint32_t y,
-                   struct mcpd_prepare_buffers *buffers);
+    /* Bilinear: a source row at every position of a line, each of the set's components. */
+    void (*sample)(const struct mcpd_prepare_plan *plan, uint32_t set, const uint8_t *row,
+                   int16_t *const out[3]);
 
-    /* A channel of that row from the components: columns_used values of the output's type. */
-    void (*mix)(const struct mcpd_prepare_plan *plan, uint32_t channel,
-                struct mcpd_prepare_buffers *buffers, void *to);
+    /* Area: likewise the rows of line `y`, the first of the plane at `plane`; `sums` has plane->nbytes. */
+    void (*average)(const struct mcpd_prepare_plan *plan, uint32_t set, const uint8_t *plane,
+                    uint32_t y, float *sums, int16_t *const out[3]);
+
+    /* A line's channels in the output's type: plan->values of each, to to[channel]. */
+    void (*mix)(const struct mcpd_prepare_plan *plan, const struct mcpd_prepare_line *line,
+                unsigned char *const to[3]);
 
     /* Three rows of n values, value by value in turn. */
     void (*interleave)(size_t value_nbytes, unsigned char *const from[3], uint32_t n, void *to);
@@ -49,8 +53,8 @@ const struct mcpd_prepare_isa *mcpd_prepare_avx2(void);
  */
 int mcpd_prepare_isa_choose(struct mcpd_prepare_plan *plan, char *why, size_t nbytes);
 
-/* Values in the output's type; `scratch` has room for n. */
-void mcpd_prepare_convert(enum mcpd_prepare_dtype dtype, const float *from, uint32_t n,
-                          float *scratch, void *to);
+/* Normalised values in the output's type; `scratch` has room for n. */
+void mcpd_prepare_store(const struct mcpd_prepare_plan *plan, const float *from, uint32_t n,
+                        float *scratch, void *to);
 
 #endif

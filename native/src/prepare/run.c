@@ -1,149 +1,270 @@
-/* One run of a preparation: the rows of the output in turn, and the buffers they go through. */
-#include "prepare/isa.h"
+/* One run of a preparation: the lines of the output in turn, and the buffers they go through. */
+#include "prepare/run.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Row buffers, all in one allocation; the plan keeps one of them between runs. */
-static int buffers_open(struct mcpd_prepare_plan *plan, struct mcpd_prepare_buffers *buffers)
+#include "prepare/isa.h"
+
+#define MEMORY_LINE 64u
+#define NO_ROW UINT32_MAX
+
+struct mcpd_prepare_buffers {
+    int16_t *sampled[3][2]; /* of each component two rows */
+    uint32_t held[3][2];    /* of each set, which */
+    int16_t *scratch;
+    float *sums;
+    unsigned char *stored[3]; /* channels of a line, or of a band where frames are turned */
+    size_t stored_nbytes;     /* of a line of one channel */
+};
+
+static size_t whole_lines(size_t nbytes)
 {
-    size_t wide = MCPD_PREPARE_PADDED(plan->columns_used);
-    size_t full = MCPD_PREPARE_PADDED(plan->out_width);
-    size_t n = wide * sizeof(int32_t) + (5 * wide + 3 * full) * sizeof(float);
+    return (nbytes + MEMORY_LINE - 1) / MEMORY_LINE * MEMORY_LINE;
+}
+
+struct mcpd_prepare_buffers *mcpd_prepare_buffers_open(struct mcpd_prepare_plan *plan)
+{
+    size_t padded = MCPD_PREPARE_PADDED(plan->values), nsums = 2 * padded;
+    size_t row = whole_lines(padded * sizeof(int16_t));
+    size_t stored = whole_lines(padded * plan->value_nbytes);
+    size_t band = stored * (plan->turned ? MCPD_PREPARE_BAND : 1);
+    struct mcpd_prepare_buffers *buffers = atomic_exchange(&plan->spare, NULL);
     unsigned char *at;
 
-    for (uint32_t p = 0; p < plan->nplanes; p++)
-        n += MCPD_PREPARE_PADDED(plan->planes[p].nbytes) * sizeof(int16_t);
-    at = atomic_exchange(&plan->spare, NULL);
-    if (!at)
-        at = malloc(n);
-    if (!at)
-        return -ENOMEM;
-    for (int k = 0; k < 3; k++, at += wide * sizeof(float))
-        buffers->component[k] = (float *)(void *)at;
-    for (int c = 0; c < 3; c++, at += full * sizeof(float))
-        buffers->stored[c] = at;
-    buffers->channel = (float *)(void *)at;
-    at += wide * sizeof(float);
-    buffers->scratch = (float *)(void *)at;
-    at += wide * sizeof(float);
-    buffers->pairs = (int32_t *)(void *)at;
-    at += wide * sizeof(int32_t);
-    for (uint32_t p = 0; p < plan->nplanes; p++) {
-        buffers->blended[p] = (int16_t *)(void *)at;
-        at += MCPD_PREPARE_PADDED(plan->planes[p].nbytes) * sizeof(int16_t);
+    if (buffers)
+        return buffers;
+    for (uint32_t p = 0; plan->area && p < plan->nplanes; p++)
+        nsums = plan->planes[p].nbytes > nsums ? plan->planes[p].nbytes : nsums;
+    buffers = aligned_alloc(MEMORY_LINE, whole_lines(sizeof(*buffers)) + 9 * row + 3 * band +
+                                             whole_lines(nsums * sizeof(float)));
+    if (!buffers)
+        return NULL;
+    at = (unsigned char *)buffers + whole_lines(sizeof(*buffers));
+    for (int k = 0; k < 3; k++) {
+        for (int i = 0; i < 2; i++, at += row)
+            buffers->sampled[k][i] = (int16_t *)(void *)at;
     }
-    return 0;
+    buffers->scratch = (int16_t *)(void *)at;
+    at += 3 * row;
+    for (int c = 0; c < 3; c++, at += band)
+        buffers->stored[c] = at;
+    buffers->sums = (float *)(void *)at;
+    buffers->stored_nbytes = stored;
+    return buffers;
 }
 
-/* To the plan, or free where another run has given its own back first. */
-static void buffers_close(struct mcpd_prepare_plan *plan, struct mcpd_prepare_buffers *buffers)
+void mcpd_prepare_buffers_close(struct mcpd_prepare_plan *plan,
+                                struct mcpd_prepare_buffers *buffers)
 {
-    void *none = NULL, *mine = buffers->component[0]; /* the first, so the allocation itself */
+    void *none = NULL;
 
-    if (!atomic_compare_exchange_strong(&plan->spare, &none, mine))
-        free(mine);
+    if (!atomic_compare_exchange_strong(&plan->spare, &none, (void *)buffers))
+        free(buffers);
 }
+
+/* ---- padding ------------------------------------------------------------------------------- */
 
 #define REPEAT(type)                                                                               \
     do {                                                                                           \
-        type one, *values = to;                                                                    \
-        memcpy(&one, value, sizeof(one));                                                          \
-        for (size_t i = 0; i < n; i++)                                                             \
-            values[i] = one;                                                                       \
+        type values[3], *out = (void *)to;                                                         \
+        for (uint32_t c = 0; c < count; c++)                                                       \
+            memcpy(&values[c], plan->padding[first + c], sizeof(type));                            \
+        for (size_t i = 0; i < pixels; i++) {                                                      \
+            for (uint32_t c = 0; c < count; c++)                                                   \
+                *out++ = values[c];                                                                \
+        }                                                                                          \
     } while (0)
 
-/* One value, n times. */
-static void repeat(const unsigned char *value, size_t value_nbytes, size_t n, void *to)
+/* Pixels of padding: of one channel, or of `count` by turns. */
+static void repeat(const struct mcpd_prepare_plan *plan, uint32_t first, uint32_t count,
+                   size_t pixels, unsigned char *to)
 {
-    if (value_nbytes == 4)
+    if (plan->value_nbytes == 4)
         REPEAT(uint32_t);
-    else if (value_nbytes == 2)
+    else if (plan->value_nbytes == 2)
         REPEAT(uint16_t);
     else
         REPEAT(uint8_t);
 }
 
-/* Padding of a channel, from a column of a row up to a column. */
-static void pad(const struct mcpd_prepare_plan *plan, uint32_t channel, unsigned char *row,
-                uint32_t from, uint32_t end)
+/* Padding of a picture of `count` channels by turns, the first of which is `first`. */
+static void pad(const struct mcpd_prepare_plan *plan, uint32_t first, uint32_t count,
+                unsigned char *picture)
 {
-    repeat(plan->padding[channel], plan->value_nbytes, end - from, row + from * plan->value_nbytes);
-}
+    size_t pixel = count * plan->value_nbytes, row = plan->out_width * pixel;
+    uint32_t bottom = plan->top + plan->shown_height, right = plan->left + plan->shown_width;
+    const unsigned char *whole = NULL; /* a row of padding */
 
-/* Channels apart: each is a picture of its own, written in place. */
-static void run_planar(const struct mcpd_prepare_plan *plan, const uint8_t *source,
-                       struct mcpd_prepare_buffers *buffers, unsigned char *image)
-{
-    uint32_t width = plan->out_width, right = plan->left + plan->columns_used;
-    uint32_t bottom = plan->top + plan->rows_used;
-    size_t row = width * plan->value_nbytes, picture = row * plan->out_height;
+    for (uint32_t y = 0; y < plan->out_height; y++) {
+        unsigned char *to = picture + y * row;
 
-    for (uint32_t c = 0; c < plan->nchannels; c++) {
-        unsigned char *channel = image + c * picture;
-
-        repeat(plan->padding[c], plan->value_nbytes, (size_t)plan->top * width, channel);
-        repeat(plan->padding[c], plan->value_nbytes, (size_t)(plan->out_height - bottom) * width,
-               channel + bottom * row);
-    }
-    for (uint32_t y = 0; y < plan->rows_used; y++) {
-        plan->isa->sample(plan, source, y, buffers);
-        for (uint32_t c = 0; c < plan->nchannels; c++) {
-            unsigned char *to = image + c * picture + (plan->top + y) * row;
-
-            pad(plan, c, to, 0, plan->left);
-            plan->isa->mix(plan, c, buffers, to + plan->left * plan->value_nbytes);
-            pad(plan, c, to, right, width);
+        if (y >= plan->top && y < bottom) {
+            repeat(plan, first, count, plan->left, to);
+            repeat(plan, first, count, plan->out_width - right, to + right * pixel);
+        } else if (whole) {
+            memcpy(to, whole, row);
+        } else {
+            repeat(plan, first, count, plan->out_width, to);
+            whole = to;
         }
     }
 }
 
-/* Three channels by turns: rows are made apart, then interleaved. */
-static void run_interleaved(const struct mcpd_prepare_plan *plan, const uint8_t *source,
-                            struct mcpd_prepare_buffers *buffers, unsigned char *image)
+void mcpd_prepare_run_padding(const struct mcpd_prepare_plan *plan, unsigned char *image)
 {
-    uint32_t width = plan->out_width, bottom = plan->top + plan->rows_used;
-    size_t row = 3 * width * plan->value_nbytes;
-    const unsigned char *padding = NULL;
+    size_t picture = (size_t)plan->out_width * plan->out_height * plan->value_nbytes;
 
-    for (uint32_t c = 0; c < 3; c++)
-        pad(plan, c, buffers->stored[c], 0, width);
-    for (uint32_t y = 0; y < plan->out_height; y++) {
-        unsigned char *to = image + y * row;
-
-        if (y >= plan->top && y < bottom)
-            continue;
-        if (padding)
-            memcpy(to, padding, row);
-        else
-            plan->isa->interleave(plan->value_nbytes, buffers->stored, width, to);
-        padding = to;
+    if (plan->shown_width == plan->out_width && plan->shown_height == plan->out_height)
+        return;
+    if (plan->layout == MCPD_NHWC) {
+        pad(plan, 0, plan->nchannels, image);
+        return;
     }
-    for (uint32_t y = 0; y < plan->rows_used; y++) {
-        plan->isa->sample(plan, source, y, buffers);
-        for (uint32_t c = 0; c < 3; c++)
-            plan->isa->mix(plan, c, buffers, buffers->stored[c] + plan->left * plan->value_nbytes);
-        plan->isa->interleave(plan->value_nbytes, buffers->stored, width,
-                              image + (plan->top + y) * row);
+    for (uint32_t c = 0; c < plan->nchannels; c++)
+        pad(plan, c, 1, image + c * picture);
+}
+
+/* ---- lines --------------------------------------------------------------------------------- */
+
+/* Asks for the rows of a line: rows that count lie apart, and no stream of lines leads on. */
+static void ask_for(const struct mcpd_prepare_plan *plan, const uint8_t *source, uint32_t y)
+{
+    for (uint32_t p = 0; p < plan->nplanes; p++) {
+        const struct mcpd_prepare_plane *plane = &plan->planes[p];
+        const struct mcpd_prepare_rows *rows = &plan->rows[plane->axis];
+        const uint8_t *base = source + plane->offset + plane->first;
+
+        for (uint32_t r = rows->upper[y]; r <= rows->lower[y]; r++) {
+            if (y > 0 && r >= rows->upper[y - 1] && r <= rows->lower[y - 1])
+                continue;
+            for (uint32_t i = 0; i < plane->nbytes; i += MEMORY_LINE)
+                __builtin_prefetch(base + r * plane->stride + i);
+        }
     }
 }
 
-int mcpd_prepare_run(struct mcpd_prepare_plan *plan, const uint8_t *source, void *out)
+/* The buffer in which a source row of a set is sampled; `keep` is a row that is not given up. */
+static uint32_t sampled(const struct mcpd_prepare_plan *plan, struct mcpd_prepare_buffers *buffers,
+                        const uint8_t *source, uint32_t index, uint32_t row, uint32_t keep)
 {
-    struct mcpd_prepare_buffers buffers;
+    const struct mcpd_prepare_set *set = &plan->sets[index];
+    const struct mcpd_prepare_plane *plane = &plan->planes[set->plane];
+    uint32_t *held = buffers->held[index], at;
+    int16_t *out[3];
 
-    if (buffers_open(plan, &buffers))
-        return -ENOMEM;
-    if (plan->layout == MCPD_NCHW || plan->nchannels == 1)
-        run_planar(plan, source, &buffers, out);
+    for (at = 0; at < 2; at++) {
+        if (held[at] == row)
+            return at;
+    }
+    at = held[0] == keep;
+    for (uint32_t k = 0; k < set->count; k++)
+        out[k] = buffers->sampled[set->component[k]][at];
+    plan->isa->sample(plan, index, source + plane->offset + row * plane->stride, out);
+    held[at] = row;
+    return at;
+}
+
+static void make_line(const struct mcpd_prepare_plan *plan, struct mcpd_prepare_buffers *buffers,
+                      const uint8_t *source, uint32_t y, struct mcpd_prepare_line *line)
+{
+    for (uint32_t s = 0; s < plan->nsets; s++) {
+        const struct mcpd_prepare_set *set = &plan->sets[s];
+        const struct mcpd_prepare_rows *rows = &plan->rows[set->axis];
+        uint32_t upper = 0, lower = 0;
+
+        if (plan->area) {
+            int16_t *out[3];
+
+            for (uint32_t k = 0; k < set->count; k++)
+                out[k] = buffers->sampled[set->component[k]][0];
+            plan->isa->average(plan, s, source + plan->planes[set->plane].offset, y,
+                               buffers->sums, out);
+        } else {
+            upper = sampled(plan, buffers, source, s, rows->upper[y], rows->lower[y]);
+            lower = sampled(plan, buffers, source, s, rows->lower[y], rows->upper[y]);
+        }
+        for (uint32_t k = 0; k < set->count; k++) {
+            line->upper[set->component[k]] = buffers->sampled[set->component[k]][upper];
+            line->lower[set->component[k]] = buffers->sampled[set->component[k]][lower];
+            line->weight[set->component[k]] = rows->weight[y];
+        }
+    }
+}
+
+#define TURN(type)                                                                                 \
+    do {                                                                                           \
+        for (uint32_t i = 0; i < plan->values; i++) {                                              \
+            type *out = (type *)(void *)(to + i * row);                                            \
+            for (uint32_t j = 0; j < count; j++) {                                                 \
+                for (uint32_t c = 0; c < nchannels; c++)                                           \
+                    *out++ = ((const type *)(const void *)(from[c] + j * stride))[i];              \
+            }                                                                                      \
+        }                                                                                          \
+    } while (0)
+
+/* Lines become columns: `count` of them, of channels by turns. */
+static void turn(const struct mcpd_prepare_plan *plan, unsigned char *const *from, size_t stride,
+                 uint32_t count, uint32_t nchannels, unsigned char *to)
+{
+    size_t row = (size_t)plan->out_width * nchannels * plan->value_nbytes;
+
+    if (plan->value_nbytes == 4)
+        TURN(uint32_t);
+    else if (plan->value_nbytes == 2)
+        TURN(uint16_t);
     else
-        run_interleaved(plan, source, &buffers, out);
-    buffers_close(plan, &buffers);
-    return 0;
+        TURN(uint8_t);
 }
 
-const char *mcpd_prepare_plan_isa(const struct mcpd_prepare_plan *plan)
+/* A band of `count` lines, from line `first` on, from where it is stored into the image. */
+static void turn_band(const struct mcpd_prepare_plan *plan,
+                      const struct mcpd_prepare_buffers *buffers, uint32_t first, uint32_t count,
+                      unsigned char *image)
 {
-    return plan->isa->name;
+    size_t picture = (size_t)plan->out_width * plan->out_height * plan->value_nbytes;
+    size_t pixel = (size_t)plan->top * plan->out_width + plan->left + first;
+
+    if (plan->layout == MCPD_NHWC) {
+        turn(plan, buffers->stored, buffers->stored_nbytes, count, plan->nchannels,
+             image + pixel * plan->nchannels * plan->value_nbytes);
+        return;
+    }
+    for (uint32_t c = 0; c < plan->nchannels; c++)
+        turn(plan, &buffers->stored[c], buffers->stored_nbytes, count, 1,
+             image + c * picture + pixel * plan->value_nbytes);
+}
+
+void mcpd_prepare_run_lines(const struct mcpd_prepare_plan *plan,
+                            struct mcpd_prepare_buffers *buffers, const uint8_t *source,
+                            unsigned char *image, uint32_t first, uint32_t end)
+{
+    size_t picture = (size_t)plan->out_width * plan->out_height * plan->value_nbytes;
+    int interleaved = plan->layout == MCPD_NHWC && plan->nchannels == 3;
+    struct mcpd_prepare_line line = {.scratch = buffers->scratch, .sums = buffers->sums};
+
+    for (uint32_t s = 0; s < plan->nsets; s++) /* rows of another frame */
+        buffers->held[s][0] = buffers->held[s][1] = NO_ROW;
+    for (uint32_t y = first; y < end; y++) {
+        uint32_t of_band = y % MCPD_PREPARE_BAND;
+        size_t pixel = (size_t)(plan->top + y) * plan->out_width + plan->left;
+        unsigned char *to[3];
+
+        if (y + 1 < end)
+            ask_for(plan, source, y + 1);
+        make_line(plan, buffers, source, y, &line);
+        for (uint32_t c = 0; c < plan->nchannels; c++) {
+            if (plan->turned)
+                to[c] = buffers->stored[c] + of_band * buffers->stored_nbytes;
+            else
+                to[c] = interleaved ? buffers->stored[c]
+                                    : image + c * picture + pixel * plan->value_nbytes;
+        }
+        plan->isa->mix(plan, &line, to);
+        if (plan->turned && (of_band + 1 == MCPD_PREPARE_BAND || y + 1 == end))
+            turn_band(plan, buffers, y - of_band, of_band + 1, image);
+        else if (interleaved && !plan->turned)
+            plan->isa->interleave(plan->value_nbytes, buffers->stored, plan->values,
+                                  image + 3 * pixel * plan->value_nbytes);
+    }
 }

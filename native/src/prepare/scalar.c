@@ -4,86 +4,128 @@
 #include <math.h>
 #include <string.h>
 
-/* out = upper + (lower - upper) * weight, in 1/64: the product keeps the high half of 16x16 bits. */
-static void blend(const uint8_t *restrict upper, const uint8_t *restrict lower, int16_t weight,
-                  uint32_t n, int16_t *restrict out)
-{
-    if (weight == 0) {
-        for (uint32_t i = 0; i < n; i++)
-            out[i] = (int16_t)(upper[i] * 64);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        int16_t step = (int16_t)((lower[i] - upper[i]) * 128);
+/* ---- sampling ------------------------------------------------------------------------------ */
 
-        out[i] = (int16_t)(upper[i] * 64 + ((step * weight) >> 16));
-    }
-}
-
-/*
- * One component at every output column. Samples are gathered apart from the arithmetic, which then
- * vectorises, and where neighbours are adjacent both come with one load.
- */
-static void sample_component(const int16_t *restrict row,
-                             const struct mcpd_prepare_columns *columns, uint32_t n,
-                             int32_t *restrict pairs, float *restrict out)
+static void sample(const struct mcpd_prepare_plan *plan, uint32_t index, const uint8_t *row,
+                   int16_t *const out[3])
 {
+    const struct mcpd_prepare_set *set = &plan->sets[index];
+    const struct mcpd_prepare_columns *columns = &plan->columns[set->axis];
     const int32_t *restrict at = columns->left;
-    const float *restrict weight = columns->weight;
-    uint32_t step = columns->step;
+    const int16_t *restrict weight = columns->weight;
 
-    if (step == 1) {
-        for (uint32_t i = 0; i < n; i++)
-            memcpy(&pairs[i], row + at[i], sizeof(pairs[i]));
-    } else {
-        for (uint32_t i = 0; i < n; i++) {
-            const int16_t *left = row + at[i];
+    for (uint32_t k = 0; k < set->count; k++) {
+        const uint8_t *restrict left = row + set->base[k], *restrict right = left + columns->step;
+        int16_t *restrict to = out[k];
 
-            pairs[i] = (int32_t)left[step] << 16 | left[0]; /* none is negative */
+        for (uint32_t i = 0; i < plan->values; i++) {
+            int32_t sum = left[at[i]] * weight[2 * i] + right[at[i]] * weight[2 * i + 1];
+
+            /* Weights are negative: 1 is -32768. */
+            to[i] = (int16_t)(((128 - sum) >> 8) - set->zero);
         }
     }
-    for (uint32_t i = 0; i < n; i++) {
-        int32_t left = pairs[i] & 0xffff, right = pairs[i] >> 16; /* little-endian, as layout.h */
+}
 
-        out[i] = (float)left + (float)(right - left) * weight[i];
+static void average(const struct mcpd_prepare_plan *plan, uint32_t index, const uint8_t *base,
+                    uint32_t y, float *restrict sums, int16_t *const out[3])
+{
+    const struct mcpd_prepare_set *set = &plan->sets[index];
+    const struct mcpd_prepare_plane *plane = &plan->planes[set->plane];
+    const struct mcpd_prepare_columns *columns = &plan->columns[set->axis];
+    const struct mcpd_prepare_rows *rows = &plan->rows[set->axis];
+    const float *restrict share = rows->share + (size_t)y * rows->ntaps;
+    size_t padded = MCPD_PREPARE_PADDED(plan->values);
+
+    for (uint32_t i = 0; i < plane->nbytes; i++)
+        sums[i] = 0.0f;
+    for (uint32_t t = 0; t < rows->ntaps; t++) {
+        const uint8_t *restrict row = base + (rows->upper[y] + t) * plane->stride + plane->first;
+
+        for (uint32_t i = 0; share[t] != 0.0f && i < plane->nbytes; i++)
+            sums[i] += (float)row[i] * share[t];
+    }
+    for (uint32_t k = 0; k < set->count; k++) {
+        const float *restrict from = sums + set->base[k] - plane->first;
+
+        for (uint32_t i = 0; i < plan->values; i++) {
+            float sum = 0.0f;
+
+            for (uint32_t t = 0; t < columns->ntaps; t++)
+                sum += from[columns->left[i] + (int32_t)(t * columns->step)] *
+                       columns->share[t * padded + i];
+            out[k][i] = (int16_t)((int32_t)(sum * 128.0f + 0.5f) - set->zero);
+        }
     }
 }
 
-static float clamp(float value)
+/* ---- mixing -------------------------------------------------------------------------------- */
+
+/* The high half of a product, rounded: of factors in 1/32768. */
+static int32_t times(int32_t a, int32_t b)
 {
-    value = value > 0.0f ? value : 0.0f;
-    return value < 255.0f ? value : 255.0f;
+    return (a * b + 0x4000) >> 15;
 }
 
-static void mix3(const float *restrict a, const float *restrict b, const float *restrict c,
-                 const struct mcpd_prepare_mix *mix, uint32_t n, float *restrict out)
+static int32_t within(int32_t value, int32_t most)
 {
-    float ma = mix->factor[0], mb = mix->factor[1], mc = mix->factor[2];
-    float offset = mix->offset, gain = mix->gain, bias = mix->bias;
+    value = value > 0 ? value : 0;
+    return value < most ? value : most;
+}
 
+/* A component's two rows as one; the upper itself where it is not blended. */
+static const int16_t *blend(const struct mcpd_prepare_line *line, uint32_t k, uint32_t n,
+                            int16_t *restrict to)
+{
+    const int16_t *restrict upper = line->upper[k], *restrict lower = line->lower[k];
+    int32_t weight = line->weight[k];
+
+    if (weight == 0)
+        return upper;
     for (uint32_t i = 0; i < n; i++)
-        out[i] = clamp(a[i] * ma + b[i] * mb + c[i] * mc + offset) * gain + bias;
+        to[i] = (int16_t)(upper[i] + times(lower[i] - upper[i], weight));
+    return to;
 }
 
-static void mix2(const float *restrict a, const float *restrict b,
-                 const struct mcpd_prepare_mix *mix, uint32_t n, float *restrict out)
+/* A channel as normalisation takes it. */
+static float wide(int32_t channel)
 {
-    float ma = mix->factor[0], mb = mix->factor[1];
-    float offset = mix->offset, gain = mix->gain, bias = mix->bias;
-
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = clamp(a[i] * ma + b[i] * mb + offset) * gain + bias;
+    return (float)(channel * 65536);
 }
 
-static void mix1(const float *restrict a, const struct mcpd_prepare_mix *mix, uint32_t n,
-                 float *restrict out)
+static void to_gray(const struct mcpd_prepare_mix *mix, const int16_t *restrict r,
+                    const int16_t *restrict g, const int16_t *restrict b, uint32_t n,
+                    float *restrict out)
 {
-    float ma = mix->factor[0];
-    float offset = mix->offset, gain = mix->gain, bias = mix->bias;
-
     for (uint32_t i = 0; i < n; i++)
-        out[i] = clamp(a[i] * ma + offset) * gain + bias;
+        out[i] = wide(times(r[i], mix->gray[0]) + times(g[i], mix->gray[1]) +
+                      times(b[i], mix->gray[2]));
 }
+
+static void to_green(const struct mcpd_prepare_mix *mix, const int16_t *restrict y,
+                     const int16_t *restrict u, const int16_t *restrict v, uint32_t n,
+                     float *restrict out)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = wide(within(y[i] + times(u[i], mix->green_of_u) + times(v[i], mix->green_of_v),
+                             mix->white));
+}
+
+/* Red or blue, of v or u. */
+static void to_end(const struct mcpd_prepare_mix *mix, const int16_t *restrict y,
+                   const int16_t *restrict chroma, int16_t factor, uint32_t n, float *restrict out)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = wide(within(y[i] + chroma[i] + times(chroma[i], factor), mix->white));
+}
+
+static void to_same(const int16_t *restrict from, int32_t white, uint32_t n, float *restrict out)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = wide(within(from[i], white));
+}
+
+/* ---- storing ------------------------------------------------------------------------------- */
 
 /*
  * Values as IEEE 754 binary16, rounded to nearest, ties to even. The normal, the subnormal and the
@@ -110,25 +152,74 @@ static void to_half(const float *restrict from, uint32_t n, float *restrict scra
     }
 }
 
-/* Values as bytes, rounded half up. */
-static void to_bytes(const float *restrict from, uint32_t n, float *restrict scratch,
-                     uint8_t *restrict to)
+/* Values as bytes, rounded to nearest, ties to even: as the FPU rounds when units are the last place. */
+static void to_bytes(const struct mcpd_prepare_mix *mix, const float *restrict from, uint32_t n,
+                     float *restrict scratch, uint8_t *restrict to)
 {
-    for (uint32_t i = 0; i < n; i++)
-        scratch[i] = clamp(from[i]);
-    for (uint32_t i = 0; i < n; i++)
-        to[i] = (uint8_t)(int32_t)(scratch[i] + 0.5f);
+    const float units = 12582912.0f; /* 1.5 * 2^23 */
+    float low = mix->low, high = mix->high;
+
+    for (uint32_t i = 0; i < n; i++) {
+        float value = from[i] > low ? from[i] : low;
+
+        scratch[i] = (value < high ? value : high) + units;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t bits;
+
+        memcpy(&bits, &scratch[i], sizeof(bits));
+        to[i] = (uint8_t)(bits - 0x4b400000 + mix->zero_point);
+    }
 }
 
-void mcpd_prepare_convert(enum mcpd_prepare_dtype dtype, const float *from, uint32_t n,
-                          float *scratch, void *to)
+void mcpd_prepare_store(const struct mcpd_prepare_plan *plan, const float *from, uint32_t n,
+                        float *scratch, void *to)
 {
-    if (dtype == MCPD_OUT_FLOAT32)
+    if (plan->dtype == MCPD_OUT_FLOAT32)
         memcpy(to, from, n * sizeof(float));
-    else if (dtype == MCPD_OUT_FLOAT16)
+    else if (plan->dtype == MCPD_OUT_FLOAT16)
         to_half(from, n, scratch, to);
     else
-        to_bytes(from, n, scratch, to);
+        to_bytes(&plan->mix, from, n, scratch, to);
+}
+
+static void normalise(const struct mcpd_prepare_plan *plan, uint32_t c, float *restrict values,
+                      float *restrict scratch, void *to)
+{
+    float gain = plan->mix.gain[c], bias = plan->mix.bias[c];
+
+    for (uint32_t i = 0; i < plan->values; i++)
+        values[i] = values[i] * gain + bias;
+    mcpd_prepare_store(plan, values, plan->values, scratch, to);
+}
+
+static void mix(const struct mcpd_prepare_plan *plan, const struct mcpd_prepare_line *line,
+                unsigned char *const to[3])
+{
+    const struct mcpd_prepare_mix *m = &plan->mix;
+    uint32_t n = plan->values;
+    size_t padded = MCPD_PREPARE_PADDED(n);
+    float *values = line->sums, *scratch = line->sums + padded;
+    const int16_t *from[3] = {NULL, NULL, NULL};
+
+    for (uint32_t k = 0; k < plan->ncomponents; k++)
+        from[k] = blend(line, k, n, line->scratch + k * padded);
+    for (uint32_t c = 0; c < plan->nchannels; c++) {
+        uint32_t place = plan->nchannels == 1 ? 0 : m->channel[c];
+
+        if (m->how == MCPD_MIX_SAME)
+            to_same(from[m->source[c]], INT16_MAX, n, values);
+        else if (m->how == MCPD_MIX_LUMA)
+            to_same(from[0], m->white, n, values);
+        else if (m->how == MCPD_MIX_GRAY)
+            to_gray(m, from[0], from[1], from[2], n, values);
+        else if (c == 1)
+            to_green(m, from[0], from[1], from[2], n, values);
+        else
+            to_end(m, from[0], from[c == 0 ? 2 : 1], c == 0 ? m->red_of_v : m->blue_of_u, n,
+                   values);
+        normalise(plan, place, values, scratch, to[place]);
+    }
 }
 
 #define INTERLEAVE(type)                                                                           \
@@ -153,47 +244,6 @@ static void interleave(size_t value_nbytes, unsigned char *const from[3], uint32
         INTERLEAVE(uint8_t);
 }
 
-static void sample(const struct mcpd_prepare_plan *plan, const uint8_t *source, uint32_t y,
-                   struct mcpd_prepare_buffers *buffers)
-{
-    for (uint32_t p = 0; p < plan->nplanes; p++) {
-        const struct mcpd_prepare_plane *plane = &plan->planes[p];
-        const struct mcpd_prepare_rows *table = &plan->rows[plane->axis];
-        const uint8_t *base = source + plane->offset + plane->first;
-
-        blend(base + table->upper[y] * plane->stride, base + table->lower[y] * plane->stride,
-              table->weight[y], plane->nbytes, buffers->blended[p]);
-    }
-    for (uint32_t k = 0; k < plan->ncomponents; k++) {
-        const struct mcpd_prepare_component *component = &plan->components[k];
-        const int16_t *row = buffers->blended[component->plane];
-        ptrdiff_t shift = (ptrdiff_t)component->base - plan->planes[component->plane].first;
-
-        sample_component(row + shift, &plan->columns[component->axis], plan->columns_used,
-                         buffers->pairs, buffers->component[k]);
-    }
-}
-
-static void mix(const struct mcpd_prepare_plan *plan, uint32_t channel,
-                struct mcpd_prepare_buffers *buffers, void *to)
-{
-    const struct mcpd_prepare_mix *m = &plan->mix[channel];
-    const float *a = buffers->component[m->component[0]];
-    const float *b = buffers->component[m->component[1]];
-    const float *c = buffers->component[m->component[2]];
-    float *out = plan->dtype == MCPD_OUT_FLOAT32 ? to : buffers->channel;
-    uint32_t n = plan->columns_used;
-
-    if (m->nterms == 3)
-        mix3(a, b, c, m, n, out);
-    else if (m->nterms == 2)
-        mix2(a, b, m, n, out);
-    else
-        mix1(a, m, n, out);
-    if (out != to)
-        mcpd_prepare_convert(plan->dtype, out, n, buffers->scratch, to);
-}
-
 static int open_plan(struct mcpd_prepare_plan *plan)
 {
     (void)plan;
@@ -204,6 +254,7 @@ const struct mcpd_prepare_isa mcpd_prepare_scalar = {
     .name = "scalar",
     .open = open_plan,
     .sample = sample,
+    .average = average,
     .mix = mix,
     .interleave = interleave,
 };
