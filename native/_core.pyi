@@ -38,11 +38,12 @@ def die_with_parent(signum: int, parent_pid: int) -> None:
     """
 
 def set_dumpable(dumpable: bool) -> None: ...
-def copy_rows(target: Buffer, source: Buffer, non_temporal: bool = False, /) -> None:
-    """Copies a plane into one of the same shape that it does not overlap; releases the GIL.
+def copy_rows(target: Buffer, source: Buffer, non_temporal: bool = False, /) -> bool:
+    """Copies a plane into one of the same shape; releases the GIL.
 
-    Rows, the first dimension, may be any bytes apart, also backwards; a row's own bytes follow one
-    another: ValueError otherwise. non_temporal: past the caches, where the processor can.
+    False, and nothing is copied, where a row's bytes do not follow one another or the two overlap.
+    Rows, the first dimension, may be any bytes apart, also backwards. ValueError if the shapes
+    differ. non_temporal: past the caches, where the processor can.
     """
 
 class WriterControl:

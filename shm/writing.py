@@ -51,11 +51,7 @@ def copy_plane(
     Pixels of the source that are not next to each other in memory are copied by numpy, as is a
     source that shares memory with the target; `non_temporal` then has no effect.
     """
-    import numpy as np
-
-    if _packed(target) and _packed(source) and not np.may_share_memory(target, source):
-        _core.copy_rows(target.data, source.data, non_temporal)
-    else:
+    if not _core.copy_rows(target.data, source.data, non_temporal):
         target[...] = source
 
 
@@ -168,16 +164,6 @@ def _unstacked(image: NDArray[Any], planes: Planes) -> list[NDArray[Any]]:
         sources.append(samples[: plane.size].reshape(plane.shape))
         samples = samples[plane.size :]
     return sources
-
-
-def _packed(plane: NDArray[Any]) -> bool:
-    """Whether each row's bytes follow one another."""
-    step = plane.itemsize
-    for length, stride in zip(plane.shape[:0:-1], plane.strides[:0:-1], strict=True):
-        if length > 1 and stride != step:
-            return False
-        step *= length
-    return True
 
 
 def _shown(shapes: list[tuple[int, ...]]) -> str:
