@@ -24,6 +24,8 @@ END_CLOSED: Final[int]
 END_WRITER_DIED: Final[int]
 END_REVOKED: Final[int]
 END_SHUTDOWN: Final[int]
+END_MOVED: Final[int]
+LATENCY_BUCKETS: Final[int]
 
 class StreamEnded(Exception):
     """The stream has ended and nothing is left to read. args: (reason,), one of END_*."""
@@ -31,6 +33,7 @@ class StreamEnded(Exception):
 def payload_nbytes(nslots: int, slot_nbytes: int) -> int: ...
 def writer_control_nbytes(nslots: int) -> int: ...
 def reader_control_nbytes(max_pins: int) -> int: ...
+def group_control_nbytes(nslots: int) -> int: ...
 def die_with_parent(signum: int, parent_pid: int) -> None:
     """Has the kernel send signum to this process when its parent dies; now, if it is gone already.
 
@@ -50,14 +53,17 @@ class WriterControl:
     """The daemon's view of a writer's control object: it formats it, ends it and counts."""
 
     def __init__(self, fd: int, nslots: int) -> None: ...
-    def initialise(self, stream_id: int, generation: int, slot_nbytes: int) -> None: ...
+    def initialise(
+        self, stream_id: int, generation: int, slot_nbytes: int, first_seq: int = 1
+    ) -> None: ...
     def end(self, reason: int) -> None:
         """Marks the stream ended unless it is already; waking the readers is the caller's part."""
 
     def stats(self) -> dict[str, int]:
         """The writer's counters.
 
-        head, ended, published, abandoned, would_block, blocked_ns, wakes, publish_ns, nbytes, held.
+        head, ended, published, abandoned, would_block, blocked_ns, blocked_since_ns, wakes,
+        publish_ns, nbytes, held.
         """
 
     def close(self) -> None: ...
@@ -71,7 +77,33 @@ class ReaderControl:
         """(seq, slot) of every pin that stands now."""
 
     def stats(self) -> dict[str, int]:
-        """cursor, asleep, received, skipped, wakeups, spurious, retries, longest_pin_ns."""
+        """cursor, asleep, received, skipped, dropped, passed, expired, wakeups, spurious, retries,
+        pinned, pinned_since_ns, longest_pin_ns."""
+
+    def latency(self) -> list[int]:
+        """Frames by time from publish to pin: LATENCY_BUCKETS counts, the first those below 2^10 ns,
+        each other those below twice the bound before it, the last all that took longer."""
+
+    def close(self) -> None: ...
+
+class GroupControl:
+    """The daemon's view of a group's control object."""
+
+    def __init__(self, fd: int, nslots: int) -> None: ...
+    def initialise(self, stream_id: int, generation: int, group_id: int) -> None: ...
+    def start(self, cursor: int) -> None:
+        """Sets the group's cursor; once, before the first member comes."""
+
+    def sweep(self, member: int, others: bool) -> int:
+        """The member is gone and its process cannot look any more: what it had claimed goes back to
+        the group, or is done with if there are no others. Returns how many claims that were;
+        signalling the members is the caller's part."""
+
+    def claims(self) -> list[tuple[int, int, int, int]]:
+        """(slot, seq, member, state) of every claim that pins a frame: state 1 taken, 3 returned."""
+
+    def stats(self) -> dict[str, int]:
+        """cursor, returned, finished, returns."""
 
     def close(self) -> None: ...
 
@@ -125,16 +157,34 @@ class Writer:
         generation: int,
         nslots: int,
         slot_nbytes: int,
+        first_seq: int = 1,
         history: int = 1,
         holds: int = 2,
     ) -> None: ...
+    def add_group(self, group: int, control_fd: int, policy: int, depth: int = 0) -> int:
+        """Returns the first sequence number that the group is owed; 0 for POLICY_LATEST.
+
+        Errors as add_reader, and EINVAL for a depth that does not fit the policy.
+        """
+
+    def remove_group(self, group: int) -> None:
+        """Forgets a group that has no members. OSError: EBUSY if it has, ENOENT: not known."""
+
     def add_reader(
-        self, reader_id: int, control_fd: int, wake_fd: int, max_pins: int, policy: int
+        self,
+        reader_id: int,
+        control_fd: int,
+        wake_fd: int,
+        max_pins: int,
+        policy: int,
+        depth: int = 0,
+        group: int = 0,
+        member: int = 0,
     ) -> int:
-        """Returns the first sequence number that the reader is owed; 0 for POLICY_LATEST.
+        """Returns the first sequence number that the reader is owed; 0 for latest and for members.
 
         OSError with errno ENOSPC: too few slots; EUSERS: MAX_READERS reached; EEXIST: the id is in
-        use; ENOTSUP: a policy that is not there yet.
+        use; ENOENT: no such group; EINVAL: a value out of its bounds.
         """
 
     def release_reader(self, reader_id: int) -> None: ...
@@ -183,6 +233,12 @@ class PinnedSlot:
     status: Final[int]
     description: Final[bytes]  # a copy: 128 + 192 * ntensors bytes, with ntensors checked
     def close(self) -> None: ...
+    def give_back(self) -> None:
+        """A member is not done with the frame: closes it and leaves it to the group.
+
+        BufferError while views are exported: they would outlive the claim.
+        """
+
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Reader:
@@ -192,7 +248,8 @@ class Reader:
         payload_fd: int,
         control_fd: int,
         wake_fd: int,
-        writer_wake_fd: int,
+        writer_wake_fd: int = -1,
+        group_fd: int = -1,
         *,
         stream_id: int,
         generation: int,
@@ -200,7 +257,14 @@ class Reader:
         slot_nbytes: int,
         max_pins: int,
         policy: int,
-        start_seq: int,
+        start_seq: int = 0,
+        first_seq: int = 1,
+        depth: int = 0,
+        group: int = 0,
+        member: int = 0,
+        every_n: int = 0,
+        interval_ns: int = 0,
+        skip_expired: bool = False,
     ) -> None: ...
     def next(self, timeout_s: float | None = None) -> PinnedSlot | None:
         """The next frame by the policy; None when none came in time (0: does not wait).
@@ -208,6 +272,12 @@ class Reader:
         Raises BufferError when all pins are in use, StreamEnded when nothing is left to come,
         OSError with errno EBADMSG when what the writer left in shared memory makes no sense. While
         armed, a call that finds nothing drains fileno() and leaves the reader armed.
+        """
+
+    def recent(self, count: int) -> list[PinnedSlot]:
+        """Those of the `count` newest frames that still stand, seen or not, oldest first; they count
+        as seen. Empty when there is none. BufferError: fewer than `count` pins are free; ValueError:
+        not a `latest` reader of its own, or count below 1.
         """
 
     def arm(self) -> bool:

@@ -25,8 +25,8 @@ extern "C" {
 #define MCPD_API
 #endif
 
-#define MCPD_ABI_VERSION 1
-#define MCPD_MAX_READERS 64
+#define MCPD_ABI_VERSION 2
+#define MCPD_MAX_READERS 64 /* of one stream, groups' members included */
 #define MCPD_MAX_SLOTS 4096
 #define MCPD_MAX_PINS 256   /* of one reader */
 #define MCPD_MAX_TENSORS 16
@@ -68,6 +68,7 @@ enum mcpd_end {
     MCPD_END_WRITER_DIED = 2, /* its writer died or lost its connection */
     MCPD_END_REVOKED = 3,     /* the daemon took it away */
     MCPD_END_SHUTDOWN = 4,    /* the daemon is stopping */
+    MCPD_END_MOVED = 5,       /* goes on in other memory, under the next generation */
 };
 
 /* What a frame carries besides its pixels; times are CLOCK_MONOTONIC nanoseconds. */
@@ -96,7 +97,34 @@ struct mcpd_geometry {
     uint64_t stream_id;
     uint64_t generation;
     uint64_t slot_nbytes; /* a multiple of 4096 */
+    uint64_t first_seq;   /* 1.., sequence number of this generation's first frame */
     uint32_t nslots;      /* 2..MCPD_MAX_SLOTS */
+};
+
+/* As what a reader, or a group of them, is admitted; the daemon tells both sides the same. */
+struct mcpd_admission {
+    uint64_t group;    /* 0: a reader of its own; else its group's number */
+    uint32_t member;   /* 0..MCPD_MAX_READERS - 1, its number in the group */
+    uint32_t max_pins; /* 1..MCPD_MAX_PINS; of a group: 0 */
+    uint32_t policy;   /* enum mcpd_policy; a member has its group's */
+    uint32_t depth;    /* fifo: 1.., newest frames kept for it; else 0 */
+};
+
+/* Which frames a reader passes over by itself, without looking at a pixel. A member may not thin. */
+struct mcpd_thinning {
+    uint32_t every_n;     /* 0 or 1: every frame; n: at least n sequence numbers apart */
+    uint32_t skip_expired; /* 1: frames past their deadline are passed over */
+    int64_t interval_ns;  /* 0, or how far apart publish times are on average, at least */
+};
+
+/* The objects a reader maps. -1: it has none of that kind. The descriptors stay the caller's. */
+struct mcpd_reader_fds {
+    int writer_control;
+    int payload;
+    int control;
+    int wake;        /* the reader's own eventfd */
+    int writer_wake; /* the writer's eventfd, for lossless readers and members */
+    int group;       /* the group's control object, for members */
 };
 
 typedef struct mcpd_writer mcpd_writer;
@@ -107,6 +135,7 @@ struct mcpd_description; /* native/src/layout.h, docs/protocol.md */
 MCPD_API int64_t mcpd_payload_nbytes(const struct mcpd_geometry *geometry);
 MCPD_API int64_t mcpd_writer_control_nbytes(uint32_t nslots);
 MCPD_API int64_t mcpd_reader_control_nbytes(uint32_t max_pins);
+MCPD_API int64_t mcpd_group_control_nbytes(uint32_t nslots);
 
 /* ---- writer ------------------------------------------------------------------------------- */
 
@@ -121,12 +150,23 @@ MCPD_API int mcpd_writer_open(const struct mcpd_geometry *geometry, int control_
                               int wake_fd, uint32_t history, uint32_t holds, mcpd_writer **out);
 
 /*
- * Admits a reader; from now on its pins and, if lossless, its cursor are honoured. Returns the
- * first sequence number it is owed. -ENOSPC: too few slots for its max_pins; -EUSERS: 64 readers;
- * -EEXIST: the id is in use; -ENOTSUP: a policy that is not there yet.
+ * Makes a group known; its members are admitted one by one. Returns the first sequence number that
+ * a lossless or fifo group is owed, else 0. -ENOSPC: too few slots for its depth; -EEXIST: the number
+ * is in use; -EUSERS: MCPD_MAX_READERS groups; -EINVAL: policy or depth out of bounds, or an object
+ * that is too small.
+ */
+MCPD_API int64_t mcpd_writer_add_group(mcpd_writer *writer, int control_fd,
+                                       const struct mcpd_admission *group);
+/* Forgets a group without members, and its claims. -EBUSY: it has members. */
+MCPD_API int mcpd_writer_remove_group(mcpd_writer *writer, uint64_t group);
+/*
+ * Admits a reader; from now on its pins and, if lossless or fifo, its cursor are honoured. Returns
+ * the first sequence number it is owed, 0 for latest and for members. -ENOSPC: too few slots for its
+ * pins and depth; -EUSERS: MCPD_MAX_READERS readers; -EEXIST: the id is in use; -ENOENT: no such
+ * group; -EINVAL: a value out of its bounds.
  */
 MCPD_API int64_t mcpd_writer_add_reader(mcpd_writer *writer, uint64_t reader_id, int control_fd,
-                                        int wake_fd, uint32_t max_pins, enum mcpd_policy policy);
+                                        int wake_fd, const struct mcpd_admission *admission);
 /* Owes the reader nothing more, but lets its pins stand: its process may still be looking. */
 MCPD_API int mcpd_writer_release_reader(mcpd_writer *writer, uint64_t reader_id);
 /* Forgets the reader and its pins: its process is gone or has unmapped. Wakes a waiting acquire. */
@@ -163,11 +203,11 @@ MCPD_API void mcpd_writer_close(mcpd_writer *writer); /* unmaps; pointers into s
 
 /* ---- reader ------------------------------------------------------------------------------- */
 
-/* writer_wake_fd: the writer's eventfd for lossless readers, else -1. start_seq: as admitted. */
-MCPD_API int mcpd_reader_open(const struct mcpd_geometry *geometry, int writer_control_fd,
-                              int payload_fd, int control_fd, int wake_fd, int writer_wake_fd,
-                              uint32_t max_pins, enum mcpd_policy policy, uint64_t start_seq,
-                              mcpd_reader **out);
+/* start_seq: as admitted. thinning: NULL for none. Errors as mcpd_writer_open. */
+MCPD_API int mcpd_reader_open(const struct mcpd_geometry *geometry,
+                              const struct mcpd_reader_fds *fds,
+                              const struct mcpd_admission *admission, uint64_t start_seq,
+                              const struct mcpd_thinning *thinning, mcpd_reader **out);
 /*
  * Pins the next frame by the reader's policy and returns the pin's index; meta is copied. Time-outs
  * as for acquire. -EBUSY: all pins are in use; -EPIPE: the stream has ended and nothing is left;
@@ -178,6 +218,15 @@ MCPD_API int mcpd_reader_next(mcpd_reader *reader, int64_t timeout_ns, struct mc
 MCPD_API const void *mcpd_reader_slot(mcpd_reader *reader, uint32_t pin);
 MCPD_API const struct mcpd_description *mcpd_reader_description(mcpd_reader *reader, uint32_t pin);
 MCPD_API int mcpd_reader_unpin(mcpd_reader *reader, uint32_t pin);
+/* A member is not done with the frame: unpins it and leaves it to the group. Else as unpin. */
+MCPD_API int mcpd_reader_give_back(mcpd_reader *reader, uint32_t pin);
+/*
+ * Pins those of the `count` newest frames that still stand, seen or not, oldest first; returns how
+ * many. They count as seen. For `latest` readers of their own: -EINVAL for others, and for a count
+ * of 0. -EBUSY: fewer than `count` pins are free; -EAGAIN: nothing stands; -EBADMSG as for next.
+ */
+MCPD_API int mcpd_reader_recent(mcpd_reader *reader, uint32_t count, uint32_t *pins,
+                                struct mcpd_meta *metas);
 /*
  * For event loops. arm: go to sleep; 1 if something is there already (then still awake), else 0 and
  * wake_fd will become readable. disarm: awake again, wake_fd drained.
