@@ -81,8 +81,8 @@ class ReaderControl:
         pinned, pinned_since_ns, longest_pin_ns."""
 
     def latency(self) -> list[int]:
-        """Frames by time from publish to pin: LATENCY_BUCKETS counts, the first those below 2^10 ns,
-        each other those below twice the bound before it, the last all that took longer."""
+        """Frames by time from publish to pin: LATENCY_BUCKETS counts, the first those below
+        2^10 ns, each other those below twice the bound before it, the last all others."""
 
     def close(self) -> None: ...
 
@@ -100,7 +100,7 @@ class GroupControl:
         signalling the members is the caller's part."""
 
     def claims(self) -> list[tuple[int, int, int, int]]:
-        """(slot, seq, member, state) of every claim that pins a frame: state 1 taken, 3 returned."""
+        """(slot, seq, member, state) of every claim that pins a frame: 1 taken, 3 returned."""
 
     def stats(self) -> dict[str, int]:
         """cursor, returned, finished, returns."""
@@ -274,10 +274,11 @@ class Reader:
         armed, a call that finds nothing drains fileno() and leaves the reader armed.
         """
 
-    def recent(self, count: int) -> list[PinnedSlot]:
-        """Those of the `count` newest frames that still stand, seen or not, oldest first; they count
-        as seen. Empty when there is none. BufferError: fewer than `count` pins are free; ValueError:
-        not a `latest` reader of its own, or count below 1.
+    def recent(self, count: int, /) -> list[PinnedSlot]:
+        """Those of the `count` newest frames that still stand, seen or not, oldest first.
+
+        They count as seen. Empty when there is none. BufferError: fewer than `count` pins are
+        free; ValueError: not a `latest` reader of its own, or count below 1.
         """
 
     def arm(self) -> bool:

@@ -32,6 +32,7 @@ END_CODES: dict[str, int] = {
     "writer_died": _core.END_WRITER_DIED,
     "revoked": _core.END_REVOKED,
     "shutdown": _core.END_SHUTDOWN,
+    "moved": _core.END_MOVED,
 }
 END_REASONS = {code: reason for reason, code in END_CODES.items()}
 
@@ -40,6 +41,7 @@ _END_TEXTS = {
     "writer_died": "its writer died",
     "revoked": "the daemon took it away",
     "shutdown": "the daemon stopped or was lost",
+    "moved": "it goes on in other memory",
 }
 
 

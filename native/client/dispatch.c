@@ -42,9 +42,9 @@ static int64_t add_reader(struct mcpd_client *client, const struct mcpd_value *m
     int64_t result = -ENOENT;
     pthread_mutex_lock(&client->streams_mutex);
     struct mcpd_stream *stream = writer_of(client, stream_id);
+    struct mcpd_admission admission = {.max_pins = (uint32_t)max_pins, .policy = policy};
     if (stream != NULL)
-        result = mcpd_writer_add_reader(stream->writer, reader_id, fds[0], fds[1],
-                                        (uint32_t)max_pins, (enum mcpd_policy)policy);
+        result = mcpd_writer_add_reader(stream->writer, reader_id, fds[0], fds[1], &admission);
     if (result >= 0 && stream->nreaders < MCPD_MAX_READERS)
         stream->readers[stream->nreaders++] = reader_id;
     pthread_mutex_unlock(&client->streams_mutex);
@@ -62,8 +62,8 @@ static const char *refusal_of(int64_t number)
         return "this session writes no such stream";
     case -EPROTO:
         return "reader_join is not readable, or its descriptors or policy are not right";
-    case -ENOTSUP:
-        return "this writer does not know the policy";
+    case -EINVAL:
+        return "the policy, its depth or max_pins are out of bounds";
     }
     return "the writer could not admit the reader";
 }

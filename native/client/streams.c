@@ -81,6 +81,7 @@ static int read_grant(const struct mcpd_value *map, struct mcpd_grant *grant,
     if (bad != 0 || geometry->stream_id == 0)
         return mcpd_fail(error, "protocol", "", "the daemon's grant is not readable");
     geometry->nslots = (uint32_t)nslots;
+    geometry->first_seq = 1;
     grant->max_pins = (uint32_t)max_pins;
     grant->width = (uint32_t)width;
     grant->height = (uint32_t)height;
@@ -244,11 +245,16 @@ int mcpd_map_reader(struct mcpd_client *client, const struct mcpd_value *granted
         if (answer->nfds != 4u + (uint32_t)lossless || grant->reader == 0)
             result = mcpd_fail(error, "protocol", "", "reader of '%s' came with %u descriptors",
                                grant->name, answer->nfds);
-        else if ((result = mcpd_reader_open(&grant->geometry, fds[0], fds[1], fds[2], fds[3],
-                                            lossless ? fds[4] : -1, grant->max_pins,
-                                            (enum mcpd_policy)grant->policy, grant->start_seq,
-                                            &stream->reader)) != 0)
-            result = not_mapped(result, grant, error);
+        else {
+            struct mcpd_reader_fds given = {fds[0], fds[1], fds[2], fds[3],
+                                            lossless ? fds[4] : -1, -1};
+            struct mcpd_admission admission = {.max_pins = grant->max_pins,
+                                               .policy = grant->policy};
+            result = mcpd_reader_open(&grant->geometry, &given, &admission, grant->start_seq, NULL,
+                                      &stream->reader);
+            if (result != 0)
+                result = not_mapped(result, grant, error);
+        }
     }
     if (result != 0)
         return give_back(client, stream, MCPD_UNDO_READER, granted, result);

@@ -35,6 +35,7 @@
  * queue entry or a pin, of an MCPD_SLOT_* state in a slot's state word. Sequence numbers start at
  * 1, so that a word of 0 means "nothing". 2^48 frames last 8.9 years at a million a second.
  */
+#define MCPD_MAX_SEQ ((UINT64_C(1) << 48) - 1)
 #define MCPD_TAG(seq, low) (((uint64_t)(seq) << 16) | (uint64_t)(low))
 #define MCPD_TAG_SEQ(word) ((uint64_t)(word) >> 16)
 #define MCPD_TAG_LOW(word) ((uint32_t)((word) & 0xffffu))
@@ -200,7 +201,7 @@ struct mcpd_gctl {
     /* line 1: the lowest sequence number that nobody of the group may have claimed yet */
     _Atomic uint64_t cursor;
     uint8_t reserved1[56];
-    /* line 2: claims that are MCPD_CLAIM_RETURNED; a hint, exact after each sweep */
+    /* line 2: raised after claims became MCPD_CLAIM_RETURNED; members look when it has changed */
     _Atomic uint32_t returned;
     uint8_t reserved2[60];
     /* line 3: counters, relaxed, for whoever looks */

@@ -1,5 +1,6 @@
 /*
- * Mappings of a stream's objects, checked against the geometry before anything is touched.
+ * Mappings of a stream's objects, checked against the geometry before anything is touched, and what
+ * the daemon says of them.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -11,7 +12,7 @@
 
 #define MAX_SLOT_NBYTES (UINT64_C(1) << 40)
 
-int mcpd_geometry_check(const struct mcpd_geometry *geometry)
+static int payload_check(const struct mcpd_geometry *geometry)
 {
     if (geometry->nslots < 2 || geometry->nslots > MCPD_MAX_SLOTS)
         return -EINVAL;
@@ -21,6 +22,20 @@ int mcpd_geometry_check(const struct mcpd_geometry *geometry)
     return 0;
 }
 
+int mcpd_geometry_check(const struct mcpd_geometry *geometry)
+{
+    if (geometry->first_seq < 1 || geometry->first_seq > MCPD_MAX_SEQ)
+        return -EINVAL;
+    return payload_check(geometry);
+}
+
+int mcpd_policy_check(uint32_t policy, uint32_t depth)
+{
+    if (policy == MCPD_FIFO)
+        return depth >= 1 && depth <= MCPD_MAX_SLOTS ? 0 : -EINVAL;
+    return (policy == MCPD_LATEST || policy == MCPD_LOSSLESS) && depth == 0 ? 0 : -EINVAL;
+}
+
 int mcpd_control_check(uint64_t magic_seen, uint64_t magic, uint32_t abi)
 {
     return magic_seen == magic && abi == MCPD_ABI_VERSION ? 0 : -EPROTONOSUPPORT;
@@ -28,7 +43,7 @@ int mcpd_control_check(uint64_t magic_seen, uint64_t magic, uint32_t abi)
 
 int64_t mcpd_payload_nbytes(const struct mcpd_geometry *geometry)
 {
-    int bad = mcpd_geometry_check(geometry);
+    int bad = payload_check(geometry);
     /* At most 2^12 slots of 2^40 bytes: no overflow. */
     return bad ? bad : (int64_t)(geometry->nslots * geometry->slot_nbytes);
 }
@@ -41,6 +56,11 @@ int64_t mcpd_writer_control_nbytes(uint32_t nslots)
 int64_t mcpd_reader_control_nbytes(uint32_t max_pins)
 {
     return max_pins < 1 || max_pins > MCPD_MAX_PINS ? -EINVAL : (int64_t)mcpd_rctl_nbytes(max_pins);
+}
+
+int64_t mcpd_group_control_nbytes(uint32_t nslots)
+{
+    return nslots < 2 || nslots > MCPD_MAX_SLOTS ? -EINVAL : (int64_t)mcpd_gctl_nbytes(nslots);
 }
 
 int mcpd_size_check(int fd, size_t nbytes)

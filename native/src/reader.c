@@ -1,9 +1,9 @@
 /*
- * A reader's end of a stream: pinning by policy, sleeping, making room.
+ * A reader's end of a stream: opening it, and next, by polling or sleeping.
  *
  * The writer's control object and the payload are mapped read-only, and nothing in them is trusted:
  * an index or size that cannot be gives -EBADMSG. What the reader decides by is private to it; its
- * own control object is written, never read back.
+ * own control object is written, never read back. A group's is, by its members.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,9 +12,6 @@
 #include "atomics.h"
 #include "reader.h"
 
-/* Lost races in a row until a writer counts as dishonest; an honest one makes a frame for each. */
-#define MAX_RETRIES 16384
-
 /* The longest that a reader looks on for a frame before it sleeps; 0 in tests of sleeping. */
 #ifndef LOOK_ON_NS
 #define LOOK_ON_NS INT64_C(250000)
@@ -22,17 +19,28 @@
 
 /* ---- opening and closing ------------------------------------------------------------------- */
 
+/* Its views are gone: what a member has not finished is for the others. */
+static void let_all_go(mcpd_reader *reader)
+{
+    for (uint32_t pin = 0; reader->gctl != NULL && pin < reader->max_pins; pin++)
+        if (reader->pins[pin].seq != 0)
+            mcpd_reader_take_off(reader, pin, MCPD_CLAIM_RETURNED);
+    for (uint32_t pin = 0; pin < reader->max_pins; pin++)
+        mcpd_store_seq_cst(&reader->words[pin], 0);
+    mcpd_store_relaxed(&reader->rctl->pinned, 0);
+    mcpd_store_relaxed(&reader->rctl->pinned_since_ns, 0);
+    mcpd_reader_made_room(reader);
+}
+
 static void discard(mcpd_reader *reader)
 {
     if (reader->guard != NULL && *reader->guard) { /* a forked child does not have the mappings */
-        for (uint32_t i = 0; reader->words != NULL && i < reader->max_pins; i++)
-            mcpd_store_seq_cst(&reader->words[i], 0);
-        if (reader->words != NULL && reader->writer_wake_fd >= 0)
-            mcpd_wake_peer(&reader->wctl->writer_epoch, &reader->writer_signalled,
-                           reader->writer_wake_fd);
+        if (reader->words != NULL)
+            let_all_go(reader);
         mcpd_map_close(&reader->writer_control);
         mcpd_map_close(&reader->payload);
         mcpd_map_close(&reader->control);
+        mcpd_map_close(&reader->group_control);
     }
     if (reader->sleep.fd >= 0)
         close(reader->sleep.fd);
@@ -45,73 +53,122 @@ static void discard(mcpd_reader *reader)
     free(reader);
 }
 
-static int open_parts(mcpd_reader *reader, int writer_control_fd, int payload_fd, int control_fd,
-                      int wake_fd, int writer_wake_fd)
+static int map_objects(mcpd_reader *reader, const struct mcpd_reader_fds *fds, int member)
 {
     uint32_t nslots = reader->geometry.nslots;
-    int result = mcpd_guard_open(&reader->guard);
-    if (result == 0)
-        result = mcpd_map_open(&reader->writer_control, writer_control_fd,
+    int result = mcpd_map_open(&reader->writer_control, fds->writer_control,
                                mcpd_wctl_nbytes(nslots), 0);
     if (result == 0)
-        result = mcpd_map_open(&reader->payload, payload_fd,
+        result = mcpd_map_open(&reader->payload, fds->payload,
                                (size_t)mcpd_payload_nbytes(&reader->geometry), 0);
     if (result == 0)
-        result = mcpd_map_open(&reader->control, control_fd, mcpd_rctl_nbytes(reader->max_pins), 1);
-    if (result == 0)
-        result = reader->sleep.fd = mcpd_wake_dup(wake_fd);
-    if (result >= 0 && writer_wake_fd >= 0)
-        result = reader->writer_wake_fd = mcpd_wake_dup(writer_wake_fd);
-    if (result < 0)
-        return result;
-    const uint8_t *base = reader->writer_control.base;
-    reader->wctl = (const struct mcpd_wctl *)base;
-    reader->queue = (const _Atomic uint64_t *)(base + sizeof(struct mcpd_wctl));
-    reader->headers = (const struct mcpd_slot_header *)(base + mcpd_headers_offset(nslots));
-    reader->rctl = reader->control.base;
-    reader->sleep.epoch = &reader->rctl->epoch;
-    result = mcpd_control_check(reader->wctl->magic, MCPD_WCTL_MAGIC, reader->wctl->abi);
-    if (result == 0)
-        result = mcpd_control_check(reader->rctl->magic, MCPD_RCTL_MAGIC, reader->rctl->abi);
-    if (result == 0)
-        reader->words = (_Atomic uint64_t *)((uint8_t *)reader->control.base + MCPD_RCTL_PINS);
+        result = mcpd_map_open(&reader->control, fds->control,
+                               mcpd_rctl_nbytes(reader->max_pins), 1);
+    if (result == 0 && member)
+        result = mcpd_map_open(&reader->group_control, fds->group, mcpd_gctl_nbytes(nslots), 1);
     return result;
 }
 
-int mcpd_reader_open(const struct mcpd_geometry *geometry, int writer_control_fd, int payload_fd,
-                     int control_fd, int wake_fd, int writer_wake_fd, uint32_t max_pins,
-                     enum mcpd_policy policy, uint64_t start_seq, mcpd_reader **out)
+/* None of the pointers to shared words is set but after its object was checked. */
+static int check_objects(mcpd_reader *reader)
 {
-    if (mcpd_geometry_check(geometry) != 0 || max_pins < 1 || max_pins > MCPD_MAX_PINS)
+    uint8_t *base = reader->writer_control.base, *own = reader->control.base;
+    struct mcpd_gctl *gctl = reader->group_control.base;
+    reader->wctl = (const struct mcpd_wctl *)base;
+    reader->queue = (const _Atomic uint64_t *)(base + sizeof(struct mcpd_wctl));
+    reader->headers = (const struct mcpd_slot_header *)(base +
+                                                        mcpd_headers_offset(reader->geometry.nslots));
+    reader->rctl = reader->control.base;
+    reader->sleep.epoch = &reader->rctl->epoch;
+    int result = mcpd_control_check(reader->wctl->magic, MCPD_WCTL_MAGIC, reader->wctl->abi);
+    if (result == 0)
+        result = mcpd_control_check(reader->rctl->magic, MCPD_RCTL_MAGIC, reader->rctl->abi);
+    if (result == 0 && gctl != NULL)
+        result = mcpd_control_check(gctl->magic, MCPD_GCTL_MAGIC, gctl->abi);
+    if (result != 0)
+        return result;
+    reader->words = (_Atomic uint64_t *)(own + MCPD_RCTL_PINS);
+    reader->gctl = gctl;
+    if (gctl != NULL)
+        reader->claims = (_Atomic uint64_t *)((uint8_t *)gctl + MCPD_GCTL_CLAIMS);
+    return 0;
+}
+
+static int open_parts(mcpd_reader *reader, const struct mcpd_reader_fds *fds,
+                      const struct mcpd_admission *admission)
+{
+    int needs_writer = admission->group != 0 || admission->policy == MCPD_LOSSLESS;
+    int result = mcpd_guard_open(&reader->guard);
+    if (result == 0)
+        result = map_objects(reader, fds, admission->group != 0);
+    if (result == 0)
+        result = reader->sleep.fd = mcpd_wake_dup(fds->wake);
+    if (result >= 0 && needs_writer)
+        result = reader->writer_wake_fd = mcpd_wake_dup(fds->writer_wake);
+    return result < 0 ? result : check_objects(reader);
+}
+
+static int check_arguments(const struct mcpd_geometry *geometry,
+                           const struct mcpd_admission *admission,
+                           const struct mcpd_thinning *thinning)
+{
+    int thins = thinning->every_n > 1 || thinning->interval_ns != 0 || thinning->skip_expired;
+    if (mcpd_geometry_check(geometry) != 0 || admission->max_pins < 1 ||
+        admission->max_pins > MCPD_MAX_PINS || admission->member >= MCPD_MAX_READERS)
         return -EINVAL;
-    if (policy != MCPD_LATEST && policy != MCPD_LOSSLESS)
-        return -ENOTSUP;
+    if (mcpd_policy_check(admission->policy, admission->depth) != 0 ||
+        mcpd_thinning_check(thinning) != 0 || (admission->group != 0 && thins))
+        return -EINVAL;
+    return 0;
+}
+
+/* The newest frame that is there already is unseen; those before it are not called skipped. */
+static void begin(mcpd_reader *reader, uint64_t start_seq)
+{
+    uint64_t head = mcpd_load_acquire(&reader->wctl->head), first = reader->geometry.first_seq;
+    for (uint32_t pin = reader->max_pins; pin-- > 0;)
+        reader->free[reader->nfree++] = pin;
+    if (reader->gctl != NULL)
+        reader->wanted = mcpd_load_acquire(&reader->gctl->cursor);
+    else
+        reader->wanted = start_seq != 0 ? start_seq : head > first ? head : first;
+    mcpd_store_seq_cst(&reader->rctl->cursor, reader->wanted);
+}
+
+int mcpd_reader_open(const struct mcpd_geometry *geometry, const struct mcpd_reader_fds *fds,
+                     const struct mcpd_admission *admission, uint64_t start_seq,
+                     const struct mcpd_thinning *thinning, mcpd_reader **out)
+{
+    static const struct mcpd_thinning none = {.every_n = 1};
+    if (thinning == NULL)
+        thinning = &none;
+    if (check_arguments(geometry, admission, thinning) != 0)
+        return -EINVAL;
     mcpd_reader *reader = calloc(1, sizeof *reader);
     if (reader == NULL)
         return -ENOMEM;
     pthread_mutex_init(&reader->mutex, NULL);
     reader->geometry = *geometry;
     reader->queue_mask = mcpd_queue_len(geometry->nslots) - 1;
-    reader->max_pins = max_pins;
-    reader->lossless = policy == MCPD_LOSSLESS;
+    reader->max_pins = admission->max_pins;
+    reader->policy = admission->policy;
+    reader->depth = admission->depth;
+    reader->member = admission->member;
+    reader->thinning = *thinning;
+    if (reader->thinning.every_n == 0)
+        reader->thinning.every_n = 1;
     reader->usual_wait_ns = 4 * LOOK_ON_NS;
     reader->sleep.fd = reader->writer_wake_fd = -1;
-    reader->pins = calloc(max_pins, sizeof *reader->pins);
-    reader->free = calloc(max_pins, sizeof *reader->free);
+    reader->pins = calloc(reader->max_pins, sizeof *reader->pins);
+    reader->free = calloc(reader->max_pins, sizeof *reader->free);
     int result = -ENOMEM;
     if (reader->pins != NULL && reader->free != NULL)
-        result = open_parts(reader, writer_control_fd, payload_fd, control_fd, wake_fd,
-                            writer_wake_fd);
+        result = open_parts(reader, fds, admission);
     if (result != 0) {
         discard(reader);
         return result;
     }
-    for (uint32_t pin = max_pins; pin-- > 0;)
-        reader->free[reader->nfree++] = pin;
-    /* The newest frame that is there already is unseen; those before it are not called skipped. */
-    uint64_t head = mcpd_load_acquire(&reader->wctl->head);
-    reader->wanted = start_seq != 0 ? start_seq : head != 0 ? head : 1;
-    mcpd_store_release(&reader->rctl->cursor, reader->wanted);
+    begin(reader, start_seq);
     *out = reader;
     return 0;
 }
@@ -122,92 +179,16 @@ void mcpd_reader_close(mcpd_reader *reader)
         discard(reader);
 }
 
-/* ---- pinning ------------------------------------------------------------------------------- */
-
-/*
- * Puts a pin that is not in use on frame seq and copies its metadata. 0, -ESTALE when its slot has
- * moved on, -EBADMSG when the writer lies; then the pin is withdrawn. The exchange and the re-check
- * in mcpd_reader_confirm pair with the exchange and the scan in the writer's reclaim (retention.c).
- */
-static int pin_frame(mcpd_reader *reader, uint64_t seq, uint32_t pin, struct mcpd_meta *meta)
-{
-    uint64_t entry = mcpd_load_acquire(&reader->queue[seq & reader->queue_mask]);
-    if (MCPD_TAG_SEQ(entry) != seq)
-        return -ESTALE;
-    uint32_t slot = MCPD_TAG_LOW(entry);
-    if (slot >= reader->geometry.nslots)
-        return -EBADMSG;
-    (void)mcpd_exchange_seq_cst(&reader->words[pin], MCPD_TAG(seq, slot));
-    int result = mcpd_reader_confirm(reader, slot, seq, meta);
-    if (result != 0) {
-        mcpd_store_release(&reader->words[pin], 0);
-        return result;
-    }
-    reader->pins[pin] =
-        (struct mcpd_reader_pin){.seq = seq, .slot = slot, .since_ns = mcpd_now_ns()};
-    return 0;
-}
-
-/*
- * Whether there is something to pin: 1, or -EAGAIN, or why not. `ended` is read before head, so that
- * what was published before the end is seen. Both loads pair with the writer's seq_cst stores, as the
- * look that must follow the sleeper's exchange of its epoch.
- */
-static int ready(mcpd_reader *reader, uint64_t *head)
-{
-    if (reader->shut)
-        return -ECANCELED;
-    uint32_t ended = mcpd_load_seq_cst(&reader->wctl->ended);
-    *head = mcpd_load_seq_cst(&reader->wctl->head);
-    if (*head >= reader->wanted)
-        return reader->nfree > 0 ? 1 : -EBUSY;
-    return ended != MCPD_LIVE ? -EPIPE : -EAGAIN;
-}
-
-/*
- * Pins the next frame by the policy. A lost race is tried again at the new head. An honest writer
- * retains its newest frame and all that a lossless reader is owed, so a race lost for one of those
- * is none; likewise when the head has not moved.
- */
-static int take(mcpd_reader *reader, struct mcpd_meta *meta)
-{
-    uint64_t head, seq = 0;
-    for (int retries = 0; retries < MAX_RETRIES; retries++) {
-        int result = ready(reader, &head);
-        if (result < 0)
-            return result;
-        if (retries > 0 && (reader->lossless || head == seq))
-            return -EBADMSG;
-        seq = reader->lossless ? reader->wanted : head;
-        uint32_t pin = reader->free[reader->nfree - 1];
-        result = pin_frame(reader, seq, pin, meta);
-        if (result == 0) {
-            reader->nfree--;
-            mcpd_count(&reader->rctl->received, 1);
-            if (seq > reader->wanted)
-                mcpd_count(&reader->rctl->skipped, seq - reader->wanted);
-            reader->wanted = seq + 1;
-            /* After the pin; pairs with the load in the writer's retained_from. */
-            mcpd_store_seq_cst(&reader->rctl->cursor, reader->wanted);
-            return (int)pin;
-        }
-        if (result != -ESTALE)
-            return result;
-        mcpd_count(&reader->rctl->retries, 1);
-    }
-    return -EBADMSG;
-}
-
 /* ---- next, by polling or sleeping ---------------------------------------------------------- */
 
 /* Takes if it can; an armed event loop that finds nothing goes on sleeping. */
 static int try_locked(mcpd_reader *reader, struct mcpd_meta *meta)
 {
-    int result = take(reader, meta);
+    int result = mcpd_reader_take(reader, meta);
     if (result == -EAGAIN && reader->sleep.armed) {
         mcpd_sleep_arm(&reader->sleep);
-        result = take(reader, meta);
-        if (result != -EAGAIN)
+        result = mcpd_reader_take(reader, meta);
+        if (result != -EAGAIN || reader->more)
             mcpd_sleep_pass_on(&reader->sleep);
     }
     return result;
@@ -249,21 +230,24 @@ static int sleep_locked(mcpd_reader *reader, int64_t deadline_ns, struct mcpd_me
     int result, woken;
     do {
         mcpd_sleep_begin(&reader->sleep);
-        result = take(reader, meta);
+        result = mcpd_reader_take(reader, meta);
         if (result != -EAGAIN) {
             mcpd_sleep_finish(&reader->sleep);
             break;
         }
+        int64_t until_ns = reader->more ? 0 : deadline_ns; /* does not sleep while there is more */
         pthread_mutex_unlock(&reader->mutex);
-        woken = mcpd_sleep_poll(reader->sleep.fd, deadline_ns);
+        woken = mcpd_sleep_poll(reader->sleep.fd, until_ns);
         pthread_mutex_lock(&reader->mutex);
         mcpd_sleep_finish(&reader->sleep);
-        result = take(reader, meta);
+        result = mcpd_reader_take(reader, meta);
         if (woken == 1) {
             mcpd_count(&reader->rctl->wakeups, 1);
             if (result == -EAGAIN)
                 mcpd_count(&reader->rctl->spurious, 1);
         }
+        if (woken == 0 && until_ns != deadline_ns && mcpd_now_ns() < deadline_ns)
+            woken = 1;
     } while (result == -EAGAIN && woken == 1);
     if (result == -EAGAIN)
         return woken == 0 ? -ETIMEDOUT : woken;
@@ -300,7 +284,7 @@ int mcpd_reader_arm(mcpd_reader *reader)
     if (result != 0)
         return result;
     mcpd_sleep_arm(&reader->sleep);
-    if (ready(reader, &head) == -EAGAIN)
+    if (mcpd_reader_ready(reader, &head) == -EAGAIN)
         return mcpd_reader_leave(reader, 0);
     mcpd_sleep_disarm(&reader->sleep);
     return mcpd_reader_leave(reader, 1);
@@ -314,7 +298,7 @@ int mcpd_reader_disarm(mcpd_reader *reader)
         return result;
     if (mcpd_sleep_disarm(&reader->sleep)) {
         mcpd_count(&reader->rctl->wakeups, 1);
-        if (ready(reader, &head) == -EAGAIN)
+        if (mcpd_reader_ready(reader, &head) == -EAGAIN)
             mcpd_count(&reader->rctl->spurious, 1);
     }
     return mcpd_reader_leave(reader, 0);

@@ -4,9 +4,58 @@
 #include "atomics.h"
 #include "writer.h"
 
+/* ---- what is retained whether pinned or not -------------------------------------------------- */
+
+static uint64_t newest_of(uint64_t next, uint32_t count)
+{
+    return next > count ? next - count : 1;
+}
+
 /*
- * Takes a published slot back unless a reader has pinned it. The exchange and the scan after it
- * pair with the exchange and the re-check in mcpd_reader_next: the reader sees that the slot is no
+ * The first frame to retain for a reader or group. A cursor is its owner's word: it may not go back,
+ * nor beyond the next frame. seq_cst: pairs with the store in take.c and the exchange in claims.c, so
+ * that the pin or claim of the frame just passed is seen by the scan that follows, and that a writer
+ * about to sleep sees the cursor of any reader that does not see its epoch.
+ */
+static uint64_t owed_from(struct mcpd_writer_owed *owed, uint64_t next)
+{
+    if (owed->policy == MCPD_LATEST)
+        return next;
+    uint64_t cursor = mcpd_load_seq_cst(owed->word);
+    if (cursor > next)
+        cursor = next;
+    if (cursor > owed->cursor)
+        owed->cursor = cursor;
+    if (owed->policy == MCPD_LOSSLESS)
+        return owed->cursor;
+    uint64_t depth = newest_of(next, owed->depth);
+    return owed->cursor > depth ? owed->cursor : depth;
+}
+
+/* Frames from this sequence number on are retained, whether pinned or not. */
+static uint64_t retained_from(mcpd_writer *writer)
+{
+    uint64_t next = writer->head + 1;
+    uint64_t from = newest_of(next, writer->history);
+    for (uint32_t i = 0; i < writer->nreaders; i++) {
+        struct mcpd_writer_reader *reader = &writer->readers[i];
+        uint64_t owed = reader->released || reader->group != 0 ? next
+                                                               : owed_from(&reader->owed, next);
+        from = owed < from ? owed : from;
+    }
+    for (uint32_t i = 0; i < writer->ngroups; i++) {
+        struct mcpd_writer_group *group = &writer->groups[i];
+        uint64_t owed = group->left ? next : owed_from(&group->owed, next);
+        from = owed < from ? owed : from;
+    }
+    return from;
+}
+
+/* ---- taking back ----------------------------------------------------------------------------- */
+
+/*
+ * Takes a published slot back unless a reader has pinned it. The exchange and the scans after it
+ * pair with the exchange and the re-check in take.c and claims.c: the reader sees that the slot is no
  * longer published and withdraws, or the scan sees the pin and the slot is put back, or both.
  */
 static int reclaim(mcpd_writer *writer, uint32_t index)
@@ -14,11 +63,8 @@ static int reclaim(mcpd_writer *writer, uint32_t index)
     struct mcpd_writer_slot *slot = &writer->slots[index];
     _Atomic uint64_t *state = &writer->headers[index].state;
     (void)mcpd_exchange_seq_cst(state, MCPD_TAG(slot->seq, MCPD_SLOT_WRITING));
-    int keep = mcpd_writer_pinned(writer, MCPD_TAG(slot->seq, index));
-#ifdef MCPD_PLANT_NO_SCAN /* a fault for the tests to find */
-    keep = 0;
-#endif
-    if (keep) {
+    if (mcpd_writer_pinned(writer, MCPD_TAG(slot->seq, index)) ||
+        mcpd_writer_claimed(writer, slot->seq, index)) {
         mcpd_store_release(state, MCPD_TAG(slot->seq, MCPD_SLOT_PUBLISHED));
         return 0;
     }
@@ -57,8 +103,9 @@ static void unlink_published(mcpd_writer *writer, uint32_t index)
  */
 void mcpd_writer_reclaim(mcpd_writer *writer)
 {
-    uint64_t from = mcpd_writer_retained_from(writer);
+    uint64_t from = retained_from(writer);
     uint32_t next;
+    mcpd_writer_begin_claims(writer);
     for (uint32_t index = writer->oldest; index != MCPD_NO_SLOT; index = next) {
         struct mcpd_writer_slot *slot = &writer->slots[index];
         next = slot->newer;

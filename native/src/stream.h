@@ -36,6 +36,8 @@ int mcpd_guard_open(const volatile uint32_t **guard);
 void mcpd_guard_close(const volatile uint32_t *guard);
 
 int mcpd_geometry_check(const struct mcpd_geometry *geometry); /* 0 or -EINVAL */
+/* 0, or -EINVAL for a policy that is unknown or a depth that does not go with it. */
+int mcpd_policy_check(uint32_t policy, uint32_t depth);
 /* -EPROTONOSUPPORT unless the object says that it is one of this ABI. */
 int mcpd_control_check(uint64_t magic_seen, uint64_t magic, uint32_t abi);
 
@@ -77,6 +79,13 @@ int mcpd_sleep_disarm(struct mcpd_sleep *sleep); /* 1 if there was a signal */
 void mcpd_wctl_format(struct mcpd_wctl *wctl, const struct mcpd_geometry *geometry);
 void mcpd_rctl_format(struct mcpd_rctl *rctl, const struct mcpd_geometry *geometry,
                       uint64_t reader_id, uint32_t max_pins);
+void mcpd_gctl_format(struct mcpd_gctl *gctl, const struct mcpd_geometry *geometry,
+                      uint64_t group_id);
+/*
+ * Member is gone: what it had claimed goes back to the group, or is done with if there are no others,
+ * like all that was returned before. Returns how many claims those were.
+ */
+uint32_t mcpd_gctl_sweep(struct mcpd_gctl *gctl, uint32_t nslots, uint32_t member, int others);
 /* Marks the stream ended; 0 if it was already. Waking whoever sleeps is the caller's part. */
 int mcpd_wctl_end(struct mcpd_wctl *wctl, enum mcpd_end reason);
 

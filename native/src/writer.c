@@ -1,8 +1,8 @@
 /*
- * The writer's end of a stream: slots, retention, readers, publishing.
+ * The writer's end of a stream: opening it, publishing, its end.
  *
  * What the writer decides by is private to it (writer.h); in shared memory it reads only what a
- * reader alone can say, namely pins, lossless cursors and sleep epochs, and `ended`, which the
+ * reader alone can say, namely pins, claims, cursors and sleep epochs, and `ended`, which the
  * daemon may set. The mutex serves threads of this process, is in private memory and is never held
  * while sleeping: no other process can make the writer wait for it.
  */
@@ -12,8 +12,6 @@
 
 #include "atomics.h"
 #include "writer.h"
-
-#define MAX_SEQ ((UINT64_C(1) << 48) - 1)
 
 /* ---- opening and closing ------------------------------------------------------------------- */
 
@@ -25,6 +23,8 @@ static void discard(mcpd_writer *writer)
             mcpd_map_close(&writer->readers[i].control);
         close(writer->readers[i].wake_fd);
     }
+    for (uint32_t i = 0; ours && i < writer->ngroups; i++)
+        mcpd_group_close(&writer->groups[i]);
     if (ours) { /* a forked child does not have the mappings */
         mcpd_map_close(&writer->control);
         mcpd_map_close(&writer->payload);
@@ -36,6 +36,7 @@ static void discard(mcpd_writer *writer)
     free(writer->free);
     free(writer->slots);
     free(writer->readers);
+    free(writer->groups);
     free(writer);
 }
 
@@ -58,8 +59,8 @@ static int open_parts(mcpd_writer *writer, int control_fd, int payload_fd, int w
     writer->headers = (struct mcpd_slot_header *)(base + mcpd_headers_offset(nslots));
     writer->sleep.epoch = &writer->wctl->writer_epoch;
     result = mcpd_control_check(writer->wctl->magic, MCPD_WCTL_MAGIC, writer->wctl->abi);
-    if (result == 0 && mcpd_load_relaxed(&writer->wctl->head) != 0)
-        result = -EEXIST; /* a stream has one writer in its life */
+    if (result == 0 && mcpd_load_relaxed(&writer->wctl->head) != writer->head)
+        result = -EEXIST; /* a generation has one writer in its life */
     return result;
 }
 
@@ -76,6 +77,7 @@ int mcpd_writer_open(const struct mcpd_geometry *geometry, int control_fd, int p
     pthread_mutex_init(&writer->mutex, NULL);
     writer->geometry = *geometry;
     writer->queue_mask = mcpd_queue_len(geometry->nslots) - 1;
+    writer->head = geometry->first_seq - 1;
     writer->history = history;
     writer->holds = holds;
     writer->oldest = writer->newest = MCPD_NO_SLOT;
@@ -83,8 +85,10 @@ int mcpd_writer_open(const struct mcpd_geometry *geometry, int control_fd, int p
     writer->free = calloc(geometry->nslots, sizeof *writer->free);
     writer->slots = calloc(geometry->nslots, sizeof *writer->slots);
     writer->readers = calloc(MCPD_MAX_READERS, sizeof *writer->readers);
+    writer->groups = calloc(MCPD_MAX_GROUPS, sizeof *writer->groups);
     int result = -ENOMEM;
-    if (writer->free != NULL && writer->slots != NULL && writer->readers != NULL)
+    if (writer->free != NULL && writer->slots != NULL && writer->readers != NULL &&
+        writer->groups != NULL)
         result = open_parts(writer, control_fd, payload_fd, wake_fd);
     if (result != 0) {
         discard(writer);
@@ -100,120 +104,6 @@ void mcpd_writer_close(mcpd_writer *writer)
 {
     if (writer != NULL)
         discard(writer);
-}
-
-/* ---- acquiring ----------------------------------------------------------------------------- */
-
-static void count_held(mcpd_writer *writer, int change)
-{
-    writer->nheld += (uint32_t)change;
-    mcpd_store_relaxed(&writer->wctl->held, writer->nheld);
-}
-
-/* Whether an acquire would return at once: 1, or -EAGAIN, or why there is nothing to acquire. */
-static int ready(mcpd_writer *writer)
-{
-    if (writer->shut)
-        return -ECANCELED;
-    if (mcpd_load_seq_cst(&writer->wctl->ended) != MCPD_LIVE)
-        return -EPIPE;
-    if (writer->nheld >= writer->holds)
-        return -EBUSY;
-    mcpd_writer_reclaim(writer);
-    return writer->nfree > 0 ? 1 : -EAGAIN;
-}
-
-static int take(mcpd_writer *writer)
-{
-    int result = ready(writer);
-    if (result < 0)
-        return result;
-    uint32_t index = writer->free[--writer->nfree];
-    struct mcpd_writer_slot *slot = &writer->slots[index];
-    slot->state = MCPD_SLOT_WRITING;
-    mcpd_store_release(&writer->headers[index].state, MCPD_TAG(slot->seq, MCPD_SLOT_WRITING));
-    count_held(writer, 1);
-    return (int)index;
-}
-
-/* Takes if it can; an armed event loop that finds nothing goes on sleeping. */
-static int try_locked(mcpd_writer *writer)
-{
-    int result = take(writer);
-    if (result == -EAGAIN && writer->sleep.armed) {
-        mcpd_sleep_arm(&writer->sleep);
-        result = take(writer);
-        if (result != -EAGAIN)
-            mcpd_sleep_pass_on(&writer->sleep);
-    }
-    return result;
-}
-
-static int wait_locked(mcpd_writer *writer, int64_t timeout_ns)
-{
-    int64_t started_ns = mcpd_now_ns();
-    int64_t deadline_ns = mcpd_deadline_ns(timeout_ns);
-    int result, woken;
-    do {
-        mcpd_sleep_begin(&writer->sleep);
-        result = take(writer);
-        woken = 1;
-        if (result == -EAGAIN) {
-            pthread_mutex_unlock(&writer->mutex);
-            woken = mcpd_sleep_poll(writer->sleep.fd, deadline_ns);
-            pthread_mutex_lock(&writer->mutex);
-        }
-        mcpd_sleep_finish(&writer->sleep);
-        if (result == -EAGAIN)
-            result = take(writer);
-    } while (result == -EAGAIN && woken == 1);
-    if (result == -EAGAIN)
-        result = woken == 0 ? -ETIMEDOUT : woken;
-    else
-        mcpd_sleep_pass_on(&writer->sleep);
-    mcpd_count(&writer->wctl->blocked_ns, (uint64_t)(mcpd_now_ns() - started_ns));
-    return result;
-}
-
-int mcpd_writer_try(mcpd_writer *writer)
-{
-    int result = mcpd_writer_enter(writer);
-    return result != 0 ? result : mcpd_writer_leave(writer, try_locked(writer));
-}
-
-int mcpd_writer_acquire(mcpd_writer *writer, int64_t timeout_ns)
-{
-    int result = mcpd_writer_enter(writer);
-    if (result != 0)
-        return result;
-    result = try_locked(writer);
-    if (result == -EAGAIN) {
-        mcpd_count(&writer->wctl->would_block, 1);
-        if (timeout_ns != 0)
-            result = wait_locked(writer, timeout_ns);
-    }
-    return mcpd_writer_leave(writer, result);
-}
-
-int mcpd_writer_arm(mcpd_writer *writer)
-{
-    int result = mcpd_writer_enter(writer);
-    if (result != 0)
-        return result;
-    mcpd_sleep_arm(&writer->sleep);
-    if (ready(writer) == -EAGAIN)
-        return mcpd_writer_leave(writer, 0);
-    mcpd_sleep_disarm(&writer->sleep);
-    return mcpd_writer_leave(writer, 1);
-}
-
-int mcpd_writer_disarm(mcpd_writer *writer)
-{
-    int result = mcpd_writer_enter(writer);
-    if (result != 0)
-        return result;
-    mcpd_sleep_disarm(&writer->sleep);
-    return mcpd_writer_leave(writer, 0);
 }
 
 /* ---- publishing ---------------------------------------------------------------------------- */
@@ -239,7 +129,7 @@ static int acquired(const mcpd_writer *writer, uint32_t slot)
 
 /*
  * Memory order: the slot's bytes, header and description, then state, queue entry and head. Each is
- * a release, so whoever sees a later one sees the earlier ones; mcpd_reader_next reads them
+ * a release, so whoever sees a later one sees the earlier ones; take.c and claims.c read them
  * backwards.
  */
 int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot, struct mcpd_meta *meta, int hold)
@@ -253,7 +143,7 @@ int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot, struct mcpd_meta
         return mcpd_writer_leave(writer, -ECANCELED);
     if (mcpd_load_acquire(&writer->wctl->ended) != MCPD_LIVE)
         return mcpd_writer_leave(writer, -EPIPE);
-    if (writer->head == MAX_SEQ)
+    if (writer->head == MCPD_MAX_SEQ)
         return mcpd_writer_leave(writer, -EOVERFLOW);
     uint64_t seq = writer->head + 1;
     int64_t now_ns = mcpd_now_ns();
@@ -269,7 +159,7 @@ int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot, struct mcpd_meta
     writer->slots[slot].held = hold != 0;
     mcpd_writer_append(writer, slot);
     if (!hold)
-        count_held(writer, -1);
+        mcpd_writer_count_held(writer, -1);
     mcpd_count(&writer->wctl->published, 1);
     mcpd_count(&writer->wctl->nbytes, meta->nbytes);
     mcpd_store_relaxed(&writer->wctl->publish_ns, (uint64_t)now_ns);
@@ -277,7 +167,7 @@ int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot, struct mcpd_meta
     mcpd_store_release(&header->state, MCPD_TAG(seq, MCPD_SLOT_PUBLISHED));
     mcpd_store_release(&writer->queue[seq & writer->queue_mask], MCPD_TAG(seq, slot));
     mcpd_store_seq_cst(&writer->wctl->head, seq);
-    mcpd_writer_wake_readers(writer);
+    mcpd_writer_wake_readers(writer, seq, now_ns);
     pthread_mutex_unlock(&writer->mutex);
     return (int64_t)seq;
 }
@@ -293,7 +183,7 @@ int mcpd_writer_abandon(mcpd_writer *writer, uint32_t slot)
     writer->free[writer->nfree++] = slot;
     mcpd_store_release(&writer->headers[slot].state,
                        MCPD_TAG(writer->slots[slot].seq, MCPD_SLOT_FREE));
-    count_held(writer, -1);
+    mcpd_writer_count_held(writer, -1);
     mcpd_count(&writer->wctl->abandoned, 1);
     mcpd_sleep_pass_on(&writer->sleep);
     return mcpd_writer_leave(writer, 0);
@@ -307,20 +197,20 @@ int mcpd_writer_release(mcpd_writer *writer, uint32_t slot)
     if (slot >= writer->geometry.nslots || !writer->slots[slot].held)
         return mcpd_writer_leave(writer, -EINVAL);
     writer->slots[slot].held = 0;
-    count_held(writer, -1);
+    mcpd_writer_count_held(writer, -1);
     mcpd_sleep_pass_on(&writer->sleep);
     return mcpd_writer_leave(writer, 0);
 }
 
 int mcpd_writer_end(mcpd_writer *writer, enum mcpd_end reason)
 {
-    if (reason < MCPD_END_CLOSED || reason > MCPD_END_SHUTDOWN)
+    if (reason < MCPD_END_CLOSED || reason > MCPD_END_MOVED)
         return -EINVAL;
     int result = mcpd_writer_enter(writer);
     if (result != 0)
         return result;
     mcpd_wctl_end(writer->wctl, reason);
-    mcpd_writer_wake_readers(writer);
+    mcpd_writer_wake_readers(writer, UINT64_MAX, INT64_MAX);
     mcpd_sleep_pass_on(&writer->sleep);
     return mcpd_writer_leave(writer, 0);
 }

@@ -1,12 +1,6 @@
 /* What a dishonest other side writes: an error or a loss of its own, never a crash or a hang. */
 #include "fixture.h"
 
-static int next_now(struct attached *r)
-{
-    struct mcpd_meta meta;
-    return mcpd_reader_next(r->reader, 0, &meta);
-}
-
 /* Both policies refuse what the writer's control object says now. */
 static void both_refuse(struct stream *s, struct attached r[2])
 {

@@ -19,6 +19,7 @@
 
 #define SLOT_NBYTES 4096u
 #define WORDS (SLOT_NBYTES / sizeof(uint64_t))
+#define COUNTER(r, name) mcpd_load_relaxed(&(r).rctl->name)
 #define LONG_NS INT64_C(20000000000) /* what would take this long has hung */
 
 struct stream {
@@ -32,9 +33,10 @@ struct stream {
 struct attached {
     uint64_t id;
     int control, wake;
-    uint32_t max_pins;
-    enum mcpd_policy policy;
+    struct mcpd_admission admission;
+    struct mcpd_thinning thinning;
     int64_t start;
+    int group_fd; /* of a member */
     struct mcpd_rctl *rctl; /* the tests' own mapping */
     _Atomic uint64_t *pins;
     mcpd_reader *reader;
@@ -55,17 +57,23 @@ static inline void *object_map(int fd, int64_t nbytes)
     return base;
 }
 
-/* The objects of a stream, with no writer yet. */
-static inline void stream_make(struct stream *s, uint32_t nslots)
+/* The objects of a stream whose frames are numbered from first_seq on, with no writer yet. */
+static inline void stream_make_from(struct stream *s, uint32_t nslots, uint64_t first_seq)
 {
     memset(s, 0, sizeof *s);
     s->geometry = (struct mcpd_geometry){
-        .stream_id = 7, .generation = 3, .slot_nbytes = SLOT_NBYTES, .nslots = nslots};
+        .stream_id = 7, .generation = 3, .slot_nbytes = SLOT_NBYTES, .first_seq = first_seq,
+        .nslots = nslots};
     s->control = object_new("wctl", mcpd_writer_control_nbytes(nslots));
     s->payload = object_new("payload", mcpd_payload_nbytes(&s->geometry));
     s->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     s->wctl = object_map(s->control, mcpd_writer_control_nbytes(nslots));
     mcpd_wctl_format(s->wctl, &s->geometry);
+}
+
+static inline void stream_make(struct stream *s, uint32_t nslots)
+{
+    stream_make_from(s, nslots, 1);
 }
 
 static inline void stream_open(struct stream *s, uint32_t nslots, uint32_t history, uint32_t holds)
@@ -111,8 +119,9 @@ static inline void reader_make(struct stream *s, struct attached *r, enum mcpd_p
 {
     memset(r, 0, sizeof *r);
     r->id = ++s->last_id;
-    r->policy = policy;
-    r->max_pins = max_pins;
+    r->admission.policy = policy;
+    r->admission.max_pins = max_pins;
+    r->group_fd = -1;
     r->control = object_new("rctl", mcpd_reader_control_nbytes(max_pins));
     r->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     r->rctl = object_map(r->control, mcpd_reader_control_nbytes(max_pins));
@@ -122,29 +131,56 @@ static inline void reader_make(struct stream *s, struct attached *r, enum mcpd_p
 
 static inline int64_t reader_admit(struct stream *s, struct attached *r)
 {
-    return r->start = mcpd_writer_add_reader(s->writer, r->id, r->control, r->wake, r->max_pins,
-                                             r->policy);
+    return r->start = mcpd_writer_add_reader(s->writer, r->id, r->control, r->wake, &r->admission);
 }
 
 static inline int reader_open(struct stream *s, struct attached *r)
 {
-    return mcpd_reader_open(&s->geometry, s->control, s->payload, r->control, r->wake,
-                            r->policy == MCPD_LOSSLESS ? s->wake : -1, r->max_pins, r->policy,
-                            (uint64_t)r->start, &r->reader);
+    int wakes_writer = r->admission.policy == MCPD_LOSSLESS || r->admission.group != 0;
+    struct mcpd_reader_fds fds = {.writer_control = s->control,
+                                  .payload = s->payload,
+                                  .control = r->control,
+                                  .wake = r->wake,
+                                  .writer_wake = wakes_writer ? s->wake : -1,
+                                  .group = r->group_fd};
+    return mcpd_reader_open(&s->geometry, &fds, &r->admission, (uint64_t)r->start, &r->thinning,
+                            &r->reader);
+}
+
+static inline void attach_made(struct stream *s, struct attached *r)
+{
+    CHECK(reader_admit(s, r) >= 0);
+    CHECK_EQUAL(reader_open(s, r), 0);
 }
 
 static inline void attach(struct stream *s, struct attached *r, enum mcpd_policy policy,
                           uint32_t max_pins)
 {
     reader_make(s, r, policy, max_pins);
-    CHECK(reader_admit(s, r) >= 0);
-    CHECK_EQUAL(reader_open(s, r), 0);
+    attach_made(s, r);
+}
+
+static inline void attach_fifo(struct stream *s, struct attached *r, uint32_t depth,
+                               uint32_t max_pins)
+{
+    reader_make(s, r, MCPD_FIFO, max_pins);
+    r->admission.depth = depth;
+    attach_made(s, r);
+}
+
+static inline void attach_thinned(struct stream *s, struct attached *r, enum mcpd_policy policy,
+                                  uint32_t depth, struct mcpd_thinning thinning)
+{
+    reader_make(s, r, policy, 2);
+    r->admission.depth = depth;
+    r->thinning = thinning;
+    attach_made(s, r);
 }
 
 static inline void detach(struct attached *r)
 {
     mcpd_reader_close(r->reader);
-    munmap(r->rctl, (size_t)mcpd_reader_control_nbytes(r->max_pins));
+    munmap(r->rctl, (size_t)mcpd_reader_control_nbytes(r->admission.max_pins));
     close(r->control);
     close(r->wake);
 }
@@ -198,6 +234,24 @@ static inline uint64_t read_one(struct attached *r)
     CHECK(is_whole(mcpd_reader_slot(r->reader, (uint32_t)pin), meta.seq));
     CHECK_EQUAL(mcpd_reader_unpin(r->reader, (uint32_t)pin), 0);
     return meta.seq;
+}
+
+/* Pins the next frame, which is seq and there already; its pin. */
+static inline uint32_t pin_next(struct attached *r, uint64_t seq)
+{
+    struct mcpd_meta meta;
+    int pin = mcpd_reader_next(r->reader, 0, &meta);
+    CHECK(pin >= 0);
+    CHECK_EQUAL(meta.seq, seq);
+    CHECK(is_whole(mcpd_reader_slot(r->reader, (uint32_t)pin), seq));
+    return (uint32_t)pin;
+}
+
+/* What next says without waiting: a pin or an error. */
+static inline int next_now(struct attached *r)
+{
+    struct mcpd_meta meta;
+    return mcpd_reader_next(r->reader, 0, &meta);
 }
 
 static inline uint64_t signals(int fd)

@@ -35,7 +35,7 @@ static int64_t race(struct attached *r)
             fprintf(stderr, "frame %llu is torn\n", (unsigned long long)meta.seq);
             return -1;
         }
-        CHECK(meta.seq > last && (r->policy != MCPD_LOSSLESS || meta.seq == last + 1));
+        CHECK(meta.seq > last && (r->admission.policy != MCPD_LOSSLESS || meta.seq == last + 1));
         last = meta.seq;
         CHECK_EQUAL(mcpd_reader_unpin(r->reader, (uint32_t)pin), 0);
         frames++;

@@ -213,9 +213,9 @@ TEST(a_reader_is_refused_an_object_too_small_or_of_another_version)
     struct attached r;
     stream_open(&s, 8, 1, 2);
     reader_make(&s, &r, MCPD_LATEST, 2);
-    r.policy = MCPD_FIFO;
-    CHECK_EQUAL(reader_open(&s, &r), -ENOTSUP);
-    r.policy = MCPD_LATEST;
+    r.admission.policy = MCPD_FIFO;
+    CHECK_EQUAL(reader_open(&s, &r), -EINVAL);
+    r.admission.policy = MCPD_LATEST;
     s.geometry.nslots = 9;
     CHECK_EQUAL(reader_open(&s, &r), -EINVAL);
     s.geometry.nslots = 8;

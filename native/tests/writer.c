@@ -149,12 +149,12 @@ TEST(a_reader_with_a_used_id_or_an_unknown_policy_is_refused)
     b.id = a.id;
     CHECK_EQUAL(reader_admit(&s, &b), -EEXIST);
     b.id = 99;
-    b.policy = MCPD_FIFO;
-    CHECK_EQUAL(reader_admit(&s, &b), -ENOTSUP);
-    b.policy = MCPD_LATEST;
-    b.max_pins = MCPD_MAX_PINS + 1;
+    b.admission.policy = MCPD_FIFO;
     CHECK_EQUAL(reader_admit(&s, &b), -EINVAL);
-    b.max_pins = 1;
+    b.admission.policy = MCPD_LATEST;
+    b.admission.max_pins = MCPD_MAX_PINS + 1;
+    CHECK_EQUAL(reader_admit(&s, &b), -EINVAL);
+    b.admission.max_pins = 1;
     CHECK_EQUAL(reader_admit(&s, &b), 0);
     detach(&a);
     detach(&b);

@@ -10,8 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-STREAM = ("admission", "control", "map", "pinning", "reader", "retention", "wake", "writer")
-PROGRAMS = ("distrust", "lost", "race", "reader", "wake", "writer")
+STREAM = tuple(sorted(path.stem for path in (NATIVE / "src").glob("*.c")))
+PROGRAMS = (
+    "distrust",
+    "groups",
+    "lost",
+    "policies",
+    "race",
+    "reader",
+    "thinning",
+    "wake",
+    "writer",
+)
 TIMEOUT_S = 300
 """A hung test is killed after this long; a test itself gives up on a wait much earlier."""
 

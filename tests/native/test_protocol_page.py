@@ -13,11 +13,12 @@ from tests.native.c_programs import INCLUDE
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 NBYTES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i32": 4, "i64": 8, "f32": 4, "tensor": 192}
 STRUCTS = {
-    "mcpd_wctl": 19,
+    "mcpd_wctl": 21,
     "mcpd_meta": 17,
     "mcpd_description": 12,
     "mcpd_tensor": 10,
-    "mcpd_rctl": 14,
+    "mcpd_rctl": 21,
+    "mcpd_gctl": 10,
 }
 """Each struct that the page draws, with its number of fields that are not reserved."""
 

@@ -61,7 +61,7 @@ def test_a_reader_too_many_is_refused_with_its_errno(stream: TestStream) -> None
     stream.attach(max_pins=4)  # 8 slots: 1 retained, 2 holds, 1 spare
     for policy, max_pins, code in [
         (_core.POLICY_LATEST, 1, errno.ENOSPC),
-        (_core.POLICY_FIFO, 1, errno.ENOTSUP),
+        (_core.POLICY_FIFO, 1, errno.EINVAL),
         (_core.POLICY_LATEST, 0, errno.EINVAL),
     ]:
         with pytest.raises(OSError, match="cannot admit the reader") as caught:

@@ -18,6 +18,7 @@ struct mcpd_module_state {
 
 /* Each adds its types to the module. 0, or -1 with an exception set. */
 int mcpd_binding_add_control(PyObject *module);
+int mcpd_binding_add_group_control(PyObject *module);
 int mcpd_binding_add_writer(PyObject *module);
 int mcpd_binding_add_reader(PyObject *module);
 int mcpd_binding_add_prepare(PyObject *module);
@@ -42,6 +43,9 @@ int mcpd_binding_timeout(const char *function, PyObject *const *args, Py_ssize_t
 
 /* Sets OSError(error, "what: reason"), or what Python calls that errno. error > 0. Returns NULL. */
 PyObject *mcpd_binding_oserror(int error, const char *what);
+
+/* 0, or -1 and TypeError when one of the NULL-ended names is not in kwargs. */
+int mcpd_binding_require(const char *function, PyObject *kwargs, const char *const *names);
 
 struct mcpd_wctl;
 struct mcpd_rctl;

@@ -87,6 +87,19 @@ int mcpd_binding_timeout(const char *function, PyObject *const *args, Py_ssize_t
     return 0;
 }
 
+/* PyArg_ParseTupleAndKeywords knows no required keywords beside optional ones. */
+int mcpd_binding_require(const char *function, PyObject *kwargs, const char *const *names)
+{
+    for (; *names != NULL; names++) {
+        if (kwargs == NULL || PyDict_GetItemString(kwargs, *names) == NULL) {
+            PyErr_Format(PyExc_TypeError, "%s() misses the keyword argument '%s'", function,
+                         *names);
+            return -1;
+        }
+    }
+    return 0;
+}
+
 PyObject *mcpd_binding_oserror(int error, const char *what)
 {
     const char *reason = strerror(error);

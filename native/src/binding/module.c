@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "layout.h"
 #include "mcpd.h"
 
 PyTypeObject *mcpd_binding_add_type(PyObject *module, PyType_Spec *spec)
@@ -68,6 +69,17 @@ static PyObject *reader_control_nbytes(PyObject *module, PyObject *args, PyObjec
     return sized(mcpd_reader_control_nbytes(max_pins));
 }
 
+static PyObject *group_control_nbytes(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"nslots", NULL};
+    uint32_t nslots;
+    (void)module;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&:group_control_nbytes", names,
+                                     mcpd_binding_u32, &nslots))
+        return NULL;
+    return sized(mcpd_group_control_nbytes(nslots));
+}
+
 /*
  * The kernel sends the signal when the thread that started this process ends, so a parent starts
  * its children from a thread that lives as long as it does. The parent may have died before prctl
@@ -107,6 +119,7 @@ static PyMethodDef functions[] = {
     {"payload_nbytes", KEYWORDS(payload_nbytes), "Bytes of the payload object."},
     {"writer_control_nbytes", KEYWORDS(writer_control_nbytes), "Bytes of the writer's control."},
     {"reader_control_nbytes", KEYWORDS(reader_control_nbytes), "Bytes of a reader's control."},
+    {"group_control_nbytes", KEYWORDS(group_control_nbytes), "Bytes of a group's control object."},
     {"die_with_parent", KEYWORDS(die_with_parent),
      "Has the kernel send signum to this process when its parent dies; now, if it is gone."},
     {"set_dumpable", set_dumpable, METH_O,
@@ -126,7 +139,8 @@ static const struct {
     {"POLICY_FIFO", MCPD_FIFO},            {"POLICY_LOSSLESS", MCPD_LOSSLESS},
     {"END_LIVE", MCPD_LIVE},               {"END_CLOSED", MCPD_END_CLOSED},
     {"END_WRITER_DIED", MCPD_END_WRITER_DIED}, {"END_REVOKED", MCPD_END_REVOKED},
-    {"END_SHUTDOWN", MCPD_END_SHUTDOWN},
+    {"END_SHUTDOWN", MCPD_END_SHUTDOWN},   {"END_MOVED", MCPD_END_MOVED},
+    {"LATENCY_BUCKETS", MCPD_LATENCY_BUCKETS},
 };
 
 static int add_constants(PyObject *module)
@@ -153,8 +167,8 @@ static int execute(PyObject *module)
         PyModule_AddObjectRef(module, "StreamEnded", state->stream_ended) != 0)
         return -1;
     if (add_constants(module) != 0 || mcpd_binding_add_control(module) != 0 ||
-        mcpd_binding_add_writer(module) != 0 || mcpd_binding_add_reader(module) != 0 ||
-        mcpd_binding_add_copy(module) != 0)
+        mcpd_binding_add_group_control(module) != 0 || mcpd_binding_add_writer(module) != 0 ||
+        mcpd_binding_add_reader(module) != 0 || mcpd_binding_add_copy(module) != 0)
         return -1;
     return mcpd_binding_add_prepare(module);
 }

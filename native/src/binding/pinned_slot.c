@@ -98,6 +98,24 @@ static PyObject *pinned_slot_close(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyObject *pinned_slot_give_back(PyObject *object, PyObject *unused)
+{
+    struct pinned_slot *self = (struct pinned_slot *)object;
+    (void)unused;
+    if (self->exports > 0)
+        return PyErr_Format(PyExc_BufferError,
+                            "frame %llu cannot be given back: %zd views of it are left, which would "
+                            "outlive the claim; drop them first",
+                            (unsigned long long)self->meta.seq, self->exports);
+    self->closed = 1;
+    if (!self->unpinned) {
+        self->unpinned = 1;
+        mcpd_reader_give_back(self->owner->reader, self->pin);
+        mcpd_py_reader_unuse(self->owner);
+    }
+    Py_RETURN_NONE;
+}
+
 static void pinned_slot_dealloc(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
@@ -177,6 +195,7 @@ static PyMemberDef pinned_slot_members[] = {
 
 static PyMethodDef pinned_slot_methods[] = {
     {"close", pinned_slot_close, METH_NOARGS, "Unpins once no view is left. Idempotent."},
+    {"give_back", pinned_slot_give_back, METH_NOARGS, "Closes it and leaves it to the group."},
     {NULL, NULL, 0, NULL},
 };
 

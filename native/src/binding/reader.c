@@ -57,21 +57,49 @@ static PyObject *fail(struct mcpd_py_reader *self, int error)
     return NULL;
 }
 
+/* What the constructor is told. */
+struct arguments {
+    struct mcpd_geometry geometry;
+    struct mcpd_reader_fds fds;
+    struct mcpd_admission admission;
+    struct mcpd_thinning thinning;
+    uint64_t start_seq;
+};
+
+static int parse(PyObject *args, PyObject *kwargs, struct arguments *out)
+{
+    static char *names[] = {
+        "writer_control_fd", "payload_fd", "control_fd", "wake_fd", "writer_wake_fd", "group_fd",
+        "stream_id", "generation", "nslots", "slot_nbytes", "max_pins", "policy", "start_seq",
+        "first_seq", "depth", "group", "member", "every_n", "interval_ns", "skip_expired", NULL};
+    static const char *const required[] = {"stream_id", "generation", "nslots", "slot_nbytes",
+                                           "max_pins", "policy", NULL};
+    int skip_expired = 0;
+    *out = (struct arguments){
+        .geometry = {.first_seq = 1}, .fds = {.writer_wake = -1, .group = -1}};
+    if (mcpd_binding_require("Reader", kwargs, required) != 0)
+        return -1;
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "iiii|ii$O&O&O&O&O&O&O&O&O&O&O&O&O&p:Reader", names,
+            &out->fds.writer_control, &out->fds.payload, &out->fds.control, &out->fds.wake,
+            &out->fds.writer_wake, &out->fds.group, mcpd_binding_u64, &out->geometry.stream_id,
+            mcpd_binding_u64, &out->geometry.generation, mcpd_binding_u32, &out->geometry.nslots,
+            mcpd_binding_u64, &out->geometry.slot_nbytes, mcpd_binding_u32,
+            &out->admission.max_pins, mcpd_binding_u32, &out->admission.policy, mcpd_binding_u64,
+            &out->start_seq, mcpd_binding_u64, &out->geometry.first_seq, mcpd_binding_u32,
+            &out->admission.depth, mcpd_binding_u64, &out->admission.group, mcpd_binding_u32,
+            &out->admission.member, mcpd_binding_u32, &out->thinning.every_n, mcpd_binding_i64,
+            &out->thinning.interval_ns, &skip_expired))
+        return -1;
+    out->thinning.skip_expired = (uint32_t)skip_expired;
+    return 0;
+}
+
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"writer_control_fd", "payload_fd", "control_fd", "wake_fd",
-                            "writer_wake_fd", "stream_id", "generation", "nslots", "slot_nbytes",
-                            "max_pins", "policy", "start_seq", NULL};
-    struct mcpd_geometry geometry;
-    int writer_control_fd, payload_fd, control_fd, wake_fd, writer_wake_fd, policy, result;
-    uint32_t max_pins;
-    uint64_t start_seq;
-    if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iiiii$O&O&O&O&O&iO&:Reader", names, &writer_control_fd, &payload_fd,
-            &control_fd, &wake_fd, &writer_wake_fd, mcpd_binding_u64, &geometry.stream_id,
-            mcpd_binding_u64, &geometry.generation, mcpd_binding_u32, &geometry.nslots,
-            mcpd_binding_u64, &geometry.slot_nbytes, mcpd_binding_u32, &max_pins, &policy,
-            mcpd_binding_u64, &start_seq))
+    struct arguments arguments;
+    int result;
+    if (parse(args, kwargs, &arguments) != 0)
         return NULL;
     struct mcpd_py_reader *self = PyObject_New(struct mcpd_py_reader, type);
     if (self == NULL)
@@ -79,12 +107,11 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->reader = NULL;
     self->users = 0;
     self->closed = 0;
-    self->max_pins = max_pins;
+    self->max_pins = arguments.admission.max_pins;
     self->description = NULL;
     Py_BEGIN_ALLOW_THREADS
-    result = mcpd_reader_open(&geometry, writer_control_fd, payload_fd, control_fd, wake_fd,
-                              writer_wake_fd, max_pins, (enum mcpd_policy)policy, start_seq,
-                              &self->reader);
+    result = mcpd_reader_open(&arguments.geometry, &arguments.fds, &arguments.admission,
+                              arguments.start_seq, &arguments.thinning, &self->reader);
     Py_END_ALLOW_THREADS
     if (result != 0) {
         Py_DECREF((PyObject *)self);
@@ -156,6 +183,55 @@ static PyObject *reader_next(PyObject *object, PyObject *const *args, Py_ssize_t
     return slot;
 }
 
+static PyObject *recent_slots(struct mcpd_py_reader *self, const uint32_t *pins,
+                              const struct mcpd_meta *metas, int count)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; i < count; i++) {
+        PyObject *slot = NULL;
+        if (list == NULL)
+            mcpd_reader_unpin(self->reader, pins[i]);
+        else
+            slot = mcpd_py_pinned_slot_new(self, pins[i], &metas[i]);
+        if (list != NULL && (slot == NULL || PyList_Append(list, slot) != 0))
+            Py_CLEAR(list);
+        Py_XDECREF(slot);
+    }
+    return list;
+}
+
+static PyObject *reader_recent(PyObject *object, PyObject *argument)
+{
+    struct mcpd_py_reader *self = (struct mcpd_py_reader *)object;
+    uint32_t count, pins[MCPD_MAX_PINS];
+    PyObject *list = NULL;
+    mcpd_reader *reader = opened(object);
+    if (reader == NULL || !mcpd_binding_u32(argument, &count))
+        return NULL;
+    struct mcpd_meta *metas = PyMem_Calloc(self->max_pins, sizeof *metas);
+    if (metas == NULL)
+        return PyErr_NoMemory();
+    int result = mcpd_reader_recent(reader, count, pins, metas);
+    if (result >= 0)
+        list = recent_slots(self, pins, metas, result);
+    else if (result == -EAGAIN)
+        list = PyList_New(0);
+    else if (result == -EINVAL)
+        PyErr_Format(PyExc_ValueError,
+                     "recent(%u): count must be 1 or more, of a reader with policy latest that is "
+                     "in no group",
+                     (unsigned int)count);
+    else if (result == -EBUSY)
+        PyErr_Format(PyExc_BufferError,
+                     "recent(%u): fewer than that of the %u pins are free; close frames and drop "
+                     "their views first",
+                     (unsigned int)count, (unsigned int)self->max_pins);
+    else
+        fail(self, result);
+    PyMem_Free(metas);
+    return list;
+}
+
 static PyObject *reader_arm(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -211,6 +287,7 @@ static PyObject *reader_stats(PyObject *object, PyObject *unused)
 static PyMethodDef reader_methods[] = {
     {"next", (PyCFunction)(void (*)(void))reader_next, METH_FASTCALL | METH_KEYWORDS,
      "The next frame by the policy; None when none came within timeout_s."},
+    {"recent", reader_recent, METH_O, "Those of the newest frames that still stand, oldest first."},
     {"arm", reader_arm, METH_NOARGS, "True if something is there now, else sleeps."},
     {"disarm", reader_disarm, METH_NOARGS, "Awake again; fileno() is drained."},
     {"fileno", reader_fileno, METH_NOARGS, "Readable when something came, while armed."},

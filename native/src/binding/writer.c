@@ -57,34 +57,22 @@ PyObject *mcpd_py_writer_error(struct mcpd_py_writer *self, int error, const cha
     return NULL;
 }
 
-/* PyArg_ParseTupleAndKeywords knows no required keywords beside optional ones. */
-static int require(PyObject *kwargs, const char *const *names)
-{
-    for (; *names != NULL; names++) {
-        if (kwargs == NULL || PyDict_GetItemString(kwargs, *names) == NULL) {
-            PyErr_Format(PyExc_TypeError, "Writer() misses the keyword argument '%s'", *names);
-            return -1;
-        }
-    }
-    return 0;
-}
-
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"control_fd", "payload_fd", "wake_fd", "stream_id", "generation",
-                            "nslots", "slot_nbytes", "history", "holds", NULL};
+                            "nslots", "slot_nbytes", "first_seq", "history", "holds", NULL};
     static const char *const required[] = {"stream_id", "generation", "nslots", "slot_nbytes",
                                            NULL};
-    struct mcpd_geometry geometry;
+    struct mcpd_geometry geometry = {.first_seq = 1};
     int control_fd, payload_fd, wake_fd, result;
     uint32_t history = 1, holds = 2;
-    if (require(kwargs, required) != 0)
+    if (mcpd_binding_require("Writer", kwargs, required) != 0)
         return NULL;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iii|$O&O&O&O&O&O&:Writer", names, &control_fd, &payload_fd, &wake_fd,
+            args, kwargs, "iii|$O&O&O&O&O&O&O&:Writer", names, &control_fd, &payload_fd, &wake_fd,
             mcpd_binding_u64, &geometry.stream_id, mcpd_binding_u64, &geometry.generation,
             mcpd_binding_u32, &geometry.nslots, mcpd_binding_u64, &geometry.slot_nbytes,
-            mcpd_binding_u32, &history, mcpd_binding_u32, &holds))
+            mcpd_binding_u64, &geometry.first_seq, mcpd_binding_u32, &history, mcpd_binding_u32, &holds))
         return NULL;
     struct mcpd_py_writer *self = PyObject_New(struct mcpd_py_writer, type);
     if (self == NULL)
@@ -126,24 +114,50 @@ static void writer_dealloc(PyObject *object)
     Py_DECREF((PyObject *)type);
 }
 
-static PyObject *writer_add_reader(PyObject *object, PyObject *args, PyObject *kwargs)
+static PyObject *writer_add_group(PyObject *object, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"reader_id", "control_fd", "wake_fd", "max_pins", "policy", NULL};
+    static char *names[] = {"group", "control_fd", "policy", "depth", NULL};
     struct mcpd_py_writer *self = (struct mcpd_py_writer *)object;
-    uint64_t reader_id;
-    uint32_t max_pins;
-    int control_fd, wake_fd, policy;
+    struct mcpd_admission group = {0};
+    int control_fd;
     int64_t result;
     mcpd_writer *writer = opened(self);
     if (writer == NULL ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "O&iiO&i:add_reader", names, mcpd_binding_u64,
-                                     &reader_id, &control_fd, &wake_fd, mcpd_binding_u32, &max_pins,
-                                     &policy))
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "O&iO&|O&:add_group", names, mcpd_binding_u64,
+                                     &group.group, &control_fd, mcpd_binding_u32, &group.policy,
+                                     mcpd_binding_u32, &group.depth))
         return NULL;
     mcpd_py_writer_use(self);
     Py_BEGIN_ALLOW_THREADS
-    result = mcpd_writer_add_reader(writer, reader_id, control_fd, wake_fd, max_pins,
-                                    (enum mcpd_policy)policy);
+    result = mcpd_writer_add_group(writer, control_fd, &group);
+    Py_END_ALLOW_THREADS
+    mcpd_py_writer_unuse(self);
+    if (result < 0)
+        return mcpd_py_writer_error(self, (int)result, "cannot admit the group");
+    return PyLong_FromLongLong(result);
+}
+
+static PyObject *writer_add_reader(PyObject *object, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"reader_id", "control_fd", "wake_fd", "max_pins", "policy",
+                            "depth",     "group",      "member",  NULL};
+    struct mcpd_py_writer *self = (struct mcpd_py_writer *)object;
+    struct mcpd_admission admission = {0};
+    uint64_t reader_id;
+    int control_fd, wake_fd;
+    int64_t result;
+    mcpd_writer *writer = opened(self);
+    if (writer == NULL ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "O&iiO&O&|O&O&O&:add_reader", names,
+                                     mcpd_binding_u64, &reader_id, &control_fd, &wake_fd,
+                                     mcpd_binding_u32, &admission.max_pins, mcpd_binding_u32,
+                                     &admission.policy, mcpd_binding_u32, &admission.depth,
+                                     mcpd_binding_u64, &admission.group, mcpd_binding_u32,
+                                     &admission.member))
+        return NULL;
+    mcpd_py_writer_use(self);
+    Py_BEGIN_ALLOW_THREADS
+    result = mcpd_writer_add_reader(writer, reader_id, control_fd, wake_fd, &admission);
     Py_END_ALLOW_THREADS
     mcpd_py_writer_unuse(self);
     if (result < 0)
@@ -173,6 +187,18 @@ static PyObject *writer_release_reader(PyObject *self, PyObject *reader_id)
 static PyObject *writer_remove_reader(PyObject *self, PyObject *reader_id)
 {
     return reader_call(self, reader_id, "cannot remove the reader", mcpd_writer_remove_reader);
+}
+
+static PyObject *writer_remove_group(PyObject *object, PyObject *argument)
+{
+    uint64_t group;
+    mcpd_writer *writer = opened((struct mcpd_py_writer *)object);
+    if (writer == NULL || !mcpd_binding_u64(argument, &group))
+        return NULL;
+    int result = mcpd_writer_remove_group(writer, group);
+    if (result < 0) /* EBUSY here is about members, not about holds */
+        return mcpd_binding_oserror(-result, "cannot remove the group");
+    Py_RETURN_NONE;
 }
 
 /* Waits without the GIL. Returns as mcpd_writer_acquire, -EINTR with a Python exception set. */
@@ -276,6 +302,9 @@ static PyObject *writer_stats(PyObject *object, PyObject *unused)
 #define CALLABLE(function) (PyCFunction)(void (*)(void))(function)
 
 static PyMethodDef writer_methods[] = {
+    {"add_group", CALLABLE(writer_add_group), METH_VARARGS | METH_KEYWORDS,
+     "Makes a group known; returns the first sequence number that it is owed."},
+    {"remove_group", writer_remove_group, METH_O, "Forgets a group that has no members."},
     {"add_reader", CALLABLE(writer_add_reader), METH_VARARGS | METH_KEYWORDS,
      "Admits a reader; returns the first sequence number that it is owed."},
     {"release_reader", writer_release_reader, METH_O, "Owes it nothing more; its pins stand."},
