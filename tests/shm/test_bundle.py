@@ -103,6 +103,12 @@ def test_codes_are_those_of_the_c_header() -> None:
         assert f"{name} = {code}," in header.replace("\n", " ") or f"{name} = {code} " in header
 
 
+def test_codes_of_dtypes_are_those_of_the_protocol_page() -> None:
+    page = (ROOT / "docs/protocol.md").read_text().replace("\n", " ")
+    for name, (code, _, _) in DTYPES.items():
+        assert f"{code} {name}" in page or (code >= 32 and "[" in name)
+
+
 @pytest.mark.parametrize("format", ["rgb24", "i420", "nv12", "gray8", "yuyv422", "jpeg"])
 def test_frame_comes_back_as_it_was_described(format: str) -> None:
     ours = describe_frame(format, 640, 480, rotation=270, matrix="bt601", range="full")
