@@ -164,15 +164,20 @@ void mcpd_give_back(struct mcpd_client *client, enum mcpd_undo undo,
     int is_reader = undo != MCPD_UNDO_STREAM;
     const char *key = is_reader ? "reader" : "stream";
     struct mcpd_value grant = *result;
-    uint64_t number = 0;
+    uint64_t number = 0, generation = 0;
     if (undo == MCPD_UNDO_NOTHING ||
         (undo == MCPD_UNDO_RESULTS && !mcpd_map_find(result, "grant", &grant)) ||
-        mcpd_map_unsigned(&grant, key, UINT64_MAX, &number) != 0 || number == 0)
+        mcpd_map_unsigned(&grant, key, UINT64_MAX, &number) != 0 || number == 0 ||
+        mcpd_map_unsigned(&grant, "generation", UINT64_MAX, &generation) != 0)
         return;
     struct mcpd_message message;
-    mcpd_message(&message, is_reader ? "detach_reader" : "close_stream", 1);
+    mcpd_message(&message, is_reader ? "detach_reader" : "close_stream", is_reader ? 1 : 2);
     mcpd_pack_text(&message.pack, key);
     mcpd_pack_unsigned(&message.pack, number);
+    if (!is_reader) {
+        mcpd_pack_text(&message.pack, "generation");
+        mcpd_pack_unsigned(&message.pack, generation);
+    }
     mcpd_request_quietly(client, &message);
 }
 

@@ -71,6 +71,7 @@ struct mcpd_stream {
     mcpd_reader *reader;
     _Atomic uint32_t ended; /* enum mcpd_end, where the control object does not tell */
     int given_back;         /* the daemon has been told */
+    struct mcpd_thinning thinning; /* of a reader */
     uint64_t readers[MCPD_MAX_READERS]; /* of a writer, those it serves; under streams_mutex */
     uint32_t nreaders;
     struct mcpd_frame frame;   /* format 0: no fixed image */
@@ -122,13 +123,27 @@ void mcpd_fail_calls(struct mcpd_client *client);
 void mcpd_give_back(struct mcpd_client *client, enum mcpd_undo undo,
                     const struct mcpd_value *result);
 
-/* ---- streams.c ---- */
+/* ---- streams.c: what writers.c and readers.c make ---- */
+
+/* An end of the stream granted, not mapped yet; NULL with `error` filled. */
+struct mcpd_stream *mcpd_stream_new(struct mcpd_client *client, const struct mcpd_value *granted,
+                                    struct mcpd_error *error);
+/* From now on it is the session's, and holds it. */
+void mcpd_stream_list(struct mcpd_stream *stream);
+/* Gives back what was granted and frees the end, NULL or not mapped; returns `result`. */
+int mcpd_stream_unmake(struct mcpd_client *client, struct mcpd_stream *stream, enum mcpd_undo undo,
+                       const struct mcpd_value *granted, int result);
+int mcpd_stream_unmapped(int result, const struct mcpd_grant *grant, struct mcpd_error *error);
+
+/* ---- readers.c ---- */
 
 /* The stream that an answer grants to a reader; takes the answer's descriptors. */
 int mcpd_map_reader(struct mcpd_client *client, const struct mcpd_value *granted,
-                    struct mcpd_answer *answer, mcpd_stream **out, struct mcpd_error *error);
+                    struct mcpd_answer *answer, const struct mcpd_thinning *thinning,
+                    mcpd_stream **out, struct mcpd_error *error);
 const char *mcpd_policy_name(uint32_t policy); /* NULL: no such policy */
-int mcpd_policy_code(const struct mcpd_value *message, uint32_t *policy);
+/* As what a reader is admitted, from a grant or a request to admit it; -EBADMSG. */
+int mcpd_admission_read(const struct mcpd_value *message, struct mcpd_admission *admission);
 
 /* ---- describe.c ---- */
 

@@ -21,10 +21,29 @@ static void refuse(struct mcpd_client *client, uint64_t id, int number, const ch
     mcpd_send(client, &answer);
 }
 
-static struct mcpd_stream *writer_of(struct mcpd_client *client, uint64_t stream_id)
+/* Which stream a message is about; a daemon that names no generation means the only one. */
+struct subject {
+    uint64_t stream_id, generation;
+};
+
+static int read_subject(const struct mcpd_value *message, struct subject *subject)
+{
+    *subject = (struct subject){0};
+    return mcpd_map_unsigned(message, "stream", UINT64_MAX, &subject->stream_id) |
+           mcpd_map_unsigned(message, "generation", UINT64_MAX, &subject->generation);
+}
+
+static int is_about(const struct mcpd_stream *stream, const struct subject *subject)
+{
+    const struct mcpd_geometry *geometry = &stream->grant.geometry;
+    return geometry->stream_id == subject->stream_id &&
+           (subject->generation == 0 || geometry->generation == subject->generation);
+}
+
+static struct mcpd_stream *writer_of(struct mcpd_client *client, const struct subject *subject)
 {
     for (struct mcpd_stream *stream = client->streams; stream != NULL; stream = stream->next)
-        if (stream->writer != NULL && stream->grant.geometry.stream_id == stream_id)
+        if (stream->writer != NULL && is_about(stream, subject))
             return stream;
     return NULL;
 }
@@ -32,23 +51,52 @@ static struct mcpd_stream *writer_of(struct mcpd_client *client, uint64_t stream
 static int64_t add_reader(struct mcpd_client *client, const struct mcpd_value *message,
                           const int *fds, uint32_t nfds)
 {
-    uint64_t stream_id = 0, reader_id = 0, max_pins = 0;
-    uint32_t policy = 0;
-    if (mcpd_map_unsigned(message, "stream", UINT64_MAX, &stream_id) != 0 ||
-        mcpd_map_unsigned(message, "reader", UINT64_MAX, &reader_id) != 0 ||
-        mcpd_map_unsigned(message, "max_pins", UINT32_MAX, &max_pins) != 0 ||
-        mcpd_policy_code(message, &policy) != 0 || nfds != 2)
+    struct subject subject;
+    struct mcpd_admission admission;
+    uint64_t reader_id = 0;
+    if (read_subject(message, &subject) != 0 || mcpd_admission_read(message, &admission) != 0 ||
+        mcpd_map_unsigned(message, "reader", UINT64_MAX, &reader_id) != 0 || nfds != 2)
         return -EPROTO;
     int64_t result = -ENOENT;
     pthread_mutex_lock(&client->streams_mutex);
-    struct mcpd_stream *stream = writer_of(client, stream_id);
-    struct mcpd_admission admission = {.max_pins = (uint32_t)max_pins, .policy = policy};
+    struct mcpd_stream *stream = writer_of(client, &subject);
     if (stream != NULL)
         result = mcpd_writer_add_reader(stream->writer, reader_id, fds[0], fds[1], &admission);
     if (result >= 0 && stream->nreaders < MCPD_MAX_READERS)
         stream->readers[stream->nreaders++] = reader_id;
     pthread_mutex_unlock(&client->streams_mutex);
     return result;
+}
+
+static int64_t add_group(struct mcpd_client *client, const struct mcpd_value *message,
+                         const int *fds, uint32_t nfds)
+{
+    struct subject subject;
+    struct mcpd_admission group;
+    if (read_subject(message, &subject) != 0 || mcpd_admission_read(message, &group) != 0 ||
+        nfds != 1)
+        return -EPROTO;
+    int64_t result = -ENOENT;
+    pthread_mutex_lock(&client->streams_mutex);
+    struct mcpd_stream *stream = writer_of(client, &subject);
+    if (stream != NULL)
+        result = mcpd_writer_add_group(stream->writer, fds[0], &group);
+    pthread_mutex_unlock(&client->streams_mutex);
+    return result;
+}
+
+static void leave_group(struct mcpd_client *client, const struct mcpd_value *message)
+{
+    struct subject subject;
+    uint64_t group = 0;
+    if (read_subject(message, &subject) != 0 ||
+        mcpd_map_unsigned(message, "group", UINT64_MAX, &group) != 0)
+        return;
+    pthread_mutex_lock(&client->streams_mutex);
+    for (struct mcpd_stream *stream = client->streams; stream != NULL; stream = stream->next)
+        if (stream->writer != NULL && is_about(stream, &subject))
+            (void)mcpd_writer_remove_group(stream->writer, group);
+    pthread_mutex_unlock(&client->streams_mutex);
 }
 
 static const char *refusal_of(int64_t number)
@@ -68,10 +116,8 @@ static const char *refusal_of(int64_t number)
     return "the writer could not admit the reader";
 }
 
-static void join_reader(struct mcpd_client *client, const struct mcpd_value *message, uint64_t id,
-                        const int *fds, uint32_t nfds)
+static void answer_join(struct mcpd_client *client, uint64_t id, int64_t start_seq)
 {
-    int64_t start_seq = add_reader(client, message, fds, nfds);
     if (start_seq < 0) {
         refuse(client, id, (int)start_seq, refusal_of(start_seq));
         return;
@@ -96,20 +142,24 @@ static void forget_reader(struct mcpd_stream *stream, uint64_t reader_id)
 
 static void leave_reader(struct mcpd_client *client, const struct mcpd_value *message)
 {
-    uint64_t stream_id = 0, reader_id = 0;
+    struct subject subject;
+    uint64_t reader_id = 0;
     struct mcpd_value pins;
-    if (mcpd_map_unsigned(message, "stream", UINT64_MAX, &stream_id) != 0 ||
+    if (read_subject(message, &subject) != 0 ||
         mcpd_map_unsigned(message, "reader", UINT64_MAX, &reader_id) != 0 ||
         !mcpd_map_find(message, "pins", &pins))
         return;
     pthread_mutex_lock(&client->streams_mutex);
-    struct mcpd_stream *stream = writer_of(client, stream_id);
-    if (stream != NULL && mcpd_text_is(&pins, "keep"))
-        mcpd_writer_release_reader(stream->writer, reader_id);
-    else if (stream != NULL && mcpd_text_is(&pins, "drop"))
-        mcpd_writer_remove_reader(stream->writer, reader_id);
-    if (stream != NULL)
+    /* Numbers of readers are never used again, so a generation that never had it is not touched. */
+    for (struct mcpd_stream *stream = client->streams; stream != NULL; stream = stream->next) {
+        if (stream->writer == NULL || !is_about(stream, &subject))
+            continue;
+        if (mcpd_text_is(&pins, "keep"))
+            mcpd_writer_release_reader(stream->writer, reader_id);
+        else if (mcpd_text_is(&pins, "drop"))
+            mcpd_writer_remove_reader(stream->writer, reader_id);
         forget_reader(stream, reader_id);
+    }
     pthread_mutex_unlock(&client->streams_mutex);
 }
 
@@ -139,18 +189,20 @@ static enum mcpd_end reason_of(const struct mcpd_value *message)
             return MCPD_END_WRITER_DIED;
         if (mcpd_text_is(&reason, "shutdown"))
             return MCPD_END_SHUTDOWN;
+        if (mcpd_text_is(&reason, "moved"))
+            return MCPD_END_MOVED;
     }
     return MCPD_END_REVOKED;
 }
 
 static void end_stream(struct mcpd_client *client, const struct mcpd_value *message)
 {
-    uint64_t stream_id = 0;
-    if (mcpd_map_unsigned(message, "stream", UINT64_MAX, &stream_id) != 0)
+    struct subject subject;
+    if (read_subject(message, &subject) != 0)
         return;
     pthread_mutex_lock(&client->streams_mutex);
     for (struct mcpd_stream *stream = client->streams; stream != NULL; stream = stream->next)
-        if (stream->grant.geometry.stream_id == stream_id)
+        if (is_about(stream, &subject))
             mark_ended(stream, reason_of(message));
     pthread_mutex_unlock(&client->streams_mutex);
 }
@@ -180,7 +232,11 @@ int mcpd_dispatch(struct mcpd_client *client, const uint8_t *body, uint32_t nbyt
         return 0;
     }
     if (mcpd_text_is(&type, "reader_join") && id != 0)
-        join_reader(client, &message, id, fds, nfds);
+        answer_join(client, id, add_reader(client, &message, fds, nfds));
+    else if (mcpd_text_is(&type, "group_join") && id != 0)
+        answer_join(client, id, add_group(client, &message, fds, nfds));
+    else if (mcpd_text_is(&type, "group_leave"))
+        leave_group(client, &message);
     else if (mcpd_text_is(&type, "reader_leave"))
         leave_reader(client, &message);
     else if (mcpd_text_is(&type, "stream_ended"))

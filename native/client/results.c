@@ -105,7 +105,7 @@ int mcpd_open_results(mcpd_client *client, const char *stream, const char *model
     if (!mcpd_map_find(&answer.result, "grant", &grant))
         result = mcpd_fail(error, "protocol", "", "the reply to open_results has no grant");
     if (result == 0)
-        result = mcpd_map_reader(client, &grant, &answer, &opened, error);
+        result = mcpd_map_reader(client, &grant, &answer, NULL, &opened, error);
     if (result == 0 && read_model(opened, &answer.result) != 0) {
         mcpd_stream_close(opened);
         result = mcpd_fail(error, "protocol", "", "the reply to open_results is not readable");

@@ -33,6 +33,7 @@ struct target {
     int width, height; /* as shown */
     uint32_t lent;     /* slots that an AVBufferRef stands for */
     int retired;
+    int begun; /* its first frame was published */
     struct holder holders[MCPD_MAX_SLOTS];
 };
 
@@ -226,13 +227,14 @@ static int wait_for_readers(struct slot_buffers *buffers)
 {
     struct timespec pause = {.tv_nsec = 10000000};
     uint32_t wanted = buffers->options.readers;
-    while (mcpd_stream_nreaders(buffers->target->stream) < (int)wanted) {
+    while (!buffers->target->begun && mcpd_stream_nreaders(buffers->target->stream) < (int)wanted) {
         if (buffers->options.stopped())
             return -ECANCELED;
         if (mcpd_stream_ended(buffers->target->stream) != MCPD_LIVE)
             return -EPIPE;
         nanosleep(&pause, NULL);
     }
+    buffers->target->begun = 1;
     return 0;
 }
 

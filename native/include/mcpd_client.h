@@ -110,6 +110,10 @@ struct mcpd_stream_options {
 struct mcpd_reader_options {
     uint32_t policy;       /* enum mcpd_policy; 0: MCPD_LATEST */
     uint32_t max_pins;     /* frames it may hold at once; 0: 2 */
+    uint32_t depth;        /* of MCPD_FIFO: newest frames kept for it */
+    uint32_t follow;       /* 1: goes on when another writer continues the stream, mcpd_stream_follow */
+    struct mcpd_thinning thinning; /* frames to pass over; not in a group */
+    const char *group;     /* readers that give the same name share the frames; NULL: alone */
     uint32_t reserved[14]; /* zero */
 };
 
@@ -130,8 +134,7 @@ struct mcpd_grant {
     char format[16];     /* the stream's, as text; empty if it has no fixed one */
     uint32_t width, height;
     uint64_t reader;     /* the daemon's number of this reader; 0: the writer */
-    uint32_t max_pins;
-    uint32_t policy;     /* enum mcpd_policy */
+    struct mcpd_admission admission; /* of a reader: policy, pins, depth, group */
     uint64_t start_seq;  /* the first frame that a reader is owed */
 };
 

@@ -26,6 +26,7 @@ from tests.support.libmcpd import (
     CError,
     LibMcpd,
     Meta,
+    ReaderOptions,
     StreamOptions,
     TensorStruct,
     compile_program,
@@ -353,7 +354,7 @@ def test_structs_are_those_of_the_headers(prefix: Path, tmp_path: Path) -> None:
         "mcpd_frame": 168,
         "mcpd_tensor_view": 192,
         "mcpd_stream_options": 264,
-        "mcpd_reader_options": 64,
+        "mcpd_reader_options": ctypes.sizeof(ReaderOptions),
         "mcpd_meta": ctypes.sizeof(Meta),
     }
     source = tmp_path / "sizes.c"

@@ -83,7 +83,13 @@ class StreamOptions(ctypes.Structure):
 class ReaderOptions(ctypes.Structure):
     """struct mcpd_reader_options."""
 
-    _fields_ = (("policy", c_uint32), ("max_pins", c_uint32), ("reserved", c_uint32 * 14))
+    _fields_ = (
+        *((name, c_uint32) for name in ("policy", "max_pins", "depth", "follow")),
+        *((name, c_uint32) for name in ("every_n", "skip_expired")),  # struct mcpd_thinning
+        ("interval_ns", c_int64),
+        ("group", c_char_p),
+        ("reserved", c_uint32 * 14),
+    )
 
 
 class Meta(ctypes.Structure):
@@ -156,11 +162,11 @@ class LibMcpd:
         return stream
 
     def attach(
-        self, client: c_void_p, name: str, policy: str = "latest", max_pins: int = 0
+        self, client: c_void_p, name: str, policy: str = "latest", **fields: Any
     ) -> c_void_p:
         """A reader's end. Raises CError."""
         stream, error = c_void_p(), McpdErrorStruct()
-        options = ReaderOptions(POLICIES[policy], max_pins)
+        options = ReaderOptions(policy=POLICIES[policy], **fields)
         call = self["attach"]
         self.check(call(client, name.encode(), byref(options), byref(stream), byref(error)), error)
         return stream

@@ -63,6 +63,11 @@ class ScriptedDaemon:
         """Sends bytes as they are."""
         self._raw.send(data)
 
+    def send_raw_fds(self, data: bytes, fds: Sequence[int]) -> None:
+        """Sends bytes as they are, with descriptors that ride on the first of them."""
+        with self._lock:
+            socket.send_fds(self._raw, [data], list(fds))
+
     def wait_for(self, kind: type[Message], count: int = 1) -> list[Message]:
         """The messages of a type, once there are so many."""
 

@@ -1,0 +1,144 @@
+/*
+ * A program that uses the connection, for the sanitizers to look at.
+ *
+ *   session work PATH   threads of one connection make, read and close streams side by side
+ *   session probe FD    asks for everything once over a connected socket, whatever the other side says,
+ *                       and prints how each call ended
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mcpd_client.h"
+
+#define PATIENCE_NS INT64_C(20000000000)
+#define THREADS 4
+#define ROUNDS 8
+#define FRAMES 30
+
+static mcpd_client *client;
+
+static void die(const char *what, const struct mcpd_error *error, int number)
+{
+    fprintf(stderr, "FAILED %s: %d %s\n", what, number, error != NULL ? error->message : "");
+    exit(1);
+}
+
+static void pass_frames(mcpd_stream *out, mcpd_stream *in)
+{
+    mcpd_writer *writer = mcpd_stream_writer(out);
+    mcpd_reader *reader = mcpd_stream_reader(in);
+    for (int i = 1; i <= FRAMES; i++) {
+        struct mcpd_meta meta;
+        int slot = mcpd_writer_acquire(writer, PATIENCE_NS);
+        if (slot < 0 || mcpd_stream_describe(out, (uint32_t)slot) != 0)
+            die("acquire", NULL, slot);
+        memset(mcpd_writer_slot(writer, (uint32_t)slot), i, 64);
+        mcpd_meta_init(&meta);
+        meta.nbytes = 64;
+        if (mcpd_writer_publish(writer, (uint32_t)slot, &meta, 0) != i)
+            die("publish", NULL, i);
+        int pin = mcpd_reader_next(reader, PATIENCE_NS, &meta);
+        if (pin < 0 || meta.seq != (uint64_t)i)
+            die("next", NULL, pin);
+        const uint8_t *seen = mcpd_reader_slot(reader, (uint32_t)pin);
+        if (seen[0] != i || seen[63] != i)
+            die("frame", NULL, seen[0]);
+        mcpd_reader_unpin(reader, (uint32_t)pin);
+    }
+}
+
+static void *work(void *argument)
+{
+    const char *name = argument;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct mcpd_error error;
+        mcpd_stream *out, *in, *none;
+        struct mcpd_stream_options how = {
+            .frame = {.format = MCPD_GRAY8, .width = 64, .height = 1}};
+        struct mcpd_reader_options lossless = {.policy = MCPD_LOSSLESS};
+        int result = mcpd_create_stream(client, name, &how, &out, &error);
+        if (result != 0)
+            die("create", &error, result);
+        if ((result = mcpd_attach(client, name, &lossless, &in, &error)) != 0)
+            die("attach", &error, result);
+        if (mcpd_create_stream(client, name, &how, &none, &error) != -EEXIST)
+            die("a name twice", &error, 0);
+        if (mcpd_attach(client, "nobody", NULL, &none, &error) != -ENOENT)
+            die("a name that is none", &error, 0);
+        pass_frames(out, in);
+        if (round % 2 == 0) {
+            struct mcpd_meta meta;
+            mcpd_stream_end(out, &error);
+            if (mcpd_reader_next(mcpd_stream_reader(in), PATIENCE_NS, &meta) != -EPIPE)
+                die("end", NULL, 0);
+        }
+        mcpd_stream_close(in);
+        mcpd_stream_close(out);
+    }
+    return NULL;
+}
+
+static int work_side_by_side(const char *path)
+{
+    static char names[THREADS][16];
+    pthread_t threads[THREADS];
+    struct mcpd_error error;
+    int result = mcpd_connect(path, "session", PATIENCE_NS, &client, &error);
+    if (result != 0)
+        die("connect", &error, result);
+    for (int i = 0; i < THREADS; i++) {
+        snprintf(names[i], sizeof names[i], "cam%d", i);
+        pthread_create(&threads[i], NULL, work, names[i]);
+    }
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    mcpd_close(client);
+    return 0;
+}
+
+static void print(const char *call, int result, const struct mcpd_error *error)
+{
+    printf("%s %d %s: %s\n", call, result, result < 0 ? error->code : "ok",
+           result < 0 ? error->message : "");
+    fflush(stdout);
+}
+
+static int probe(int fd)
+{
+    struct mcpd_error error = {0};
+    mcpd_stream *out = NULL, *in = NULL, *results = NULL;
+    struct mcpd_stream_options how = {.slot_nbytes = 4096};
+    int result = mcpd_connect_fd(fd, "probe", PATIENCE_NS, &client, &error);
+    print("connect", result, &error);
+    if (result != 0)
+        return 0;
+    print("create_stream", mcpd_create_stream(client, "cam", &how, &out, &error), &error);
+    print("attach", mcpd_attach(client, "cam", NULL, &in, &error), &error);
+    print("open_results", mcpd_open_results(client, "cam", "m", NULL, &results, &error), &error);
+    if (results != NULL)
+        printf("labels %u %s\n", mcpd_results_nlabels(results), mcpd_results_model(results));
+    printf("waits\n");
+    fflush(stdout);
+    char byte; /* the other side says when it is enough */
+    while (read(0, &byte, 1) < 0 && errno == EINTR)
+        continue;
+    printf("lost %d: %s\n", mcpd_lost(client, &error), error.message);
+    mcpd_stream_close(results);
+    mcpd_stream_close(in);
+    mcpd_stream_close(out);
+    mcpd_close(client);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "work") == 0)
+        return work_side_by_side(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "probe") == 0)
+        return probe(atoi(argv[2]));
+    return 2;
+}
