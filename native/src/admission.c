@@ -203,13 +203,22 @@ static int wake(struct mcpd_writer_reader *reader, uint64_t seq, int64_t publish
     return mcpd_wake_peer(&reader->rctl->epoch, &reader->signalled, reader->wake_fd);
 }
 
+/* Asks for the words of a reader that say whether it sleeps: they are in its processor's cache. */
+void mcpd_writer_fetch_reader(const mcpd_writer *writer, uint32_t i)
+{
+    if (i < writer->nreaders)
+        mcpd_fetch(&writer->readers[i].rctl->cursor, 128);
+}
+
 /* Pairs with the look after mcpd_sleep_begin. */
 void mcpd_writer_wake_readers(mcpd_writer *writer, uint64_t seq, int64_t publish_ns)
 {
     uint64_t wakes = 0;
-    for (uint32_t i = 0; i < writer->nreaders; i++)
+    for (uint32_t i = 0; i < writer->nreaders; i++) {
+        mcpd_writer_fetch_reader(writer, i + 1);
         if (!writer->readers[i].released)
             wakes += (uint64_t)wake(&writer->readers[i], seq, publish_ns);
+    }
     if (wakes > 0)
         mcpd_count(&writer->wctl->wakes, wakes);
 }

@@ -61,6 +61,13 @@ static inline void mcpd_relax(void)
 #endif
 }
 
+/* Brings the lines that hold these bytes near; to be asked for some time before they are needed. */
+static inline void mcpd_fetch(const volatile void *bytes, unsigned nbytes)
+{
+    for (unsigned at = 0; at < nbytes; at += 64)
+        __builtin_prefetch((const char *)(uintptr_t)bytes + at);
+}
+
 /* Adds to a counter that only the caller writes, under its handle's mutex; others may look. */
 static inline void mcpd_count(_Atomic uint64_t *counter, uint64_t amount)
 {

@@ -225,6 +225,23 @@ static void count_wait(mcpd_reader *reader, int64_t since_ns)
     reader->usual_wait_ns += (waited_ns - reader->usual_wait_ns) / 4;
 }
 
+/*
+ * What taking a frame looks at is far away after a sleep, most of it in another processor's cache or
+ * beyond the translations at hand. Asked for at once, it comes together.
+ */
+static void fetch_next(const mcpd_reader *reader)
+{
+    uint64_t seq = reader->wanted;
+    mcpd_fetch(&reader->wctl->head, 1);
+    mcpd_fetch(&reader->wctl->ended, 1);
+    mcpd_fetch(&reader->queue[seq & reader->queue_mask], 1);
+    mcpd_fetch(&reader->rctl->cursor, 192);
+    mcpd_fetch(&reader->rctl->latency, 128);
+    mcpd_fetch(reader->words, 1);
+    mcpd_fetch(reader->pins, 1);
+    mcpd_fetch(reader->free, 1);
+}
+
 static int sleep_locked(mcpd_reader *reader, int64_t deadline_ns, struct mcpd_meta *meta)
 {
     int result, woken;
@@ -239,6 +256,7 @@ static int sleep_locked(mcpd_reader *reader, int64_t deadline_ns, struct mcpd_me
         pthread_mutex_unlock(&reader->mutex);
         woken = mcpd_sleep_poll(reader->sleep.fd, until_ns);
         pthread_mutex_lock(&reader->mutex);
+        fetch_next(reader);
         mcpd_sleep_finish(&reader->sleep);
         result = mcpd_reader_take(reader, meta);
         if (woken == 1) {

@@ -54,6 +54,7 @@ struct mcpd_sleep {
     uint32_t value;          /* what it holds; never read back */
     int fd;                  /* eventfd, our own duplicate */
     uint32_t waiting;        /* threads that are asleep */
+    int stale;               /* fd may hold signals of sleeps that are over */
     int armed;               /* an event loop is asleep */
 };
 
@@ -69,7 +70,7 @@ int mcpd_wake_peer(const _Atomic uint32_t *epoch, uint32_t *signalled, int fd);
 void mcpd_sleep_begin(struct mcpd_sleep *sleep); /* then look again, before polling */
 /* 1: signalled, 0: time is over, -EINTR: a signal handler ran. Called without the mutex. */
 int mcpd_sleep_poll(int fd, int64_t deadline_ns);
-int mcpd_sleep_finish(struct mcpd_sleep *sleep); /* then look again; 1 if there was a signal */
+void mcpd_sleep_finish(struct mcpd_sleep *sleep); /* then look again */
 void mcpd_sleep_pass_on(struct mcpd_sleep *sleep);
 void mcpd_sleep_arm(struct mcpd_sleep *sleep); /* then look again; renews if armed */
 int mcpd_sleep_disarm(struct mcpd_sleep *sleep); /* 1 if there was a signal */

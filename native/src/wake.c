@@ -86,10 +86,19 @@ int mcpd_wake_peer(const _Atomic uint32_t *epoch, uint32_t *signalled, int fd)
     return 1;
 }
 
+/*
+ * Signals of sleeps that are over are drained here and not when they woke us: the one system call
+ * comes after the frame was read, not before. Draining comes before the exchange, so that no signal
+ * for this sleep is lost by it.
+ */
 void mcpd_sleep_begin(struct mcpd_sleep *sleep)
 {
-    if (!asleep(sleep))
+    if (!asleep(sleep)) {
+        if (sleep->stale)
+            drain(sleep->fd);
+        sleep->stale = 0;
         advance(sleep, 1);
+    }
     sleep->waiting++;
 }
 
@@ -109,16 +118,20 @@ int mcpd_sleep_poll(int fd, int64_t deadline_ns)
 }
 
 /*
- * Drains first and moves the epoch afterwards: a signal that is drained is one for the old epoch,
- * and what it was about is seen by the caller's next look. For others that still sleep the epoch
- * moves on to the next odd one, because the old one counts as signalled.
+ * For others that still sleep the epoch moves on to the next odd one, because the old one counts as
+ * signalled, and what is there is drained first: a signal that is drained is one for the old epoch, and
+ * what it was about is seen by the caller's next look.
  */
-int mcpd_sleep_finish(struct mcpd_sleep *sleep)
+void mcpd_sleep_finish(struct mcpd_sleep *sleep)
 {
-    int signalled = drain(sleep->fd);
     sleep->waiting--;
-    advance(sleep, asleep(sleep) ? 2 : 1);
-    return signalled;
+    if (asleep(sleep)) {
+        drain(sleep->fd);
+        advance(sleep, 2);
+    } else {
+        sleep->stale = 1;
+        advance(sleep, 1);
+    }
 }
 
 void mcpd_sleep_pass_on(struct mcpd_sleep *sleep)
@@ -129,8 +142,9 @@ void mcpd_sleep_pass_on(struct mcpd_sleep *sleep)
 
 void mcpd_sleep_arm(struct mcpd_sleep *sleep)
 {
-    if (asleep(sleep))
+    if (asleep(sleep) || sleep->stale)
         drain(sleep->fd);
+    sleep->stale = 0;
     advance(sleep, asleep(sleep) ? 2 : 1);
     sleep->armed = 1;
 }

@@ -127,6 +127,16 @@ static int acquired(const mcpd_writer *writer, uint32_t slot)
     return slot < writer->geometry.nslots && writer->slots[slot].state == MCPD_SLOT_WRITING;
 }
 
+/* Filling the slot has driven out of the caches what publishing it writes and looks at. */
+static void fetch_shared(const mcpd_writer *writer, const struct mcpd_slot_header *header,
+                         uint64_t seq)
+{
+    mcpd_fetch(header, 256);
+    mcpd_fetch(&writer->queue[seq & writer->queue_mask], 1);
+    mcpd_fetch(&writer->wctl->head, 1);
+    mcpd_writer_fetch_reader(writer, 0);
+}
+
 /*
  * Memory order: the slot's bytes, header and description, then state, queue entry and head. Each is
  * a release, so whoever sees a later one sees the earlier ones; take.c and claims.c read them
@@ -146,13 +156,20 @@ int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot, struct mcpd_meta
     if (writer->head == MCPD_MAX_SEQ)
         return mcpd_writer_leave(writer, -EOVERFLOW);
     uint64_t seq = writer->head + 1;
-    int64_t now_ns = mcpd_now_ns();
     struct mcpd_slot_header *header = &writer->headers[slot];
+    fetch_shared(writer, header, seq);
+    int64_t now_ns = mcpd_now_ns();
     meta->generation = writer->geometry.generation;
     meta->seq = seq;
     meta->publish_ns = now_ns;
     header->meta = *meta;
 
+    mcpd_store_release(&header->state, MCPD_TAG(seq, MCPD_SLOT_PUBLISHED));
+    mcpd_store_release(&writer->queue[seq & writer->queue_mask], MCPD_TAG(seq, slot));
+    mcpd_store_seq_cst(&writer->wctl->head, seq);
+    mcpd_writer_wake_readers(writer, seq, now_ns);
+
+    /* The rest is the writer's own and may come while the readers wake. */
     writer->head = seq;
     writer->slots[slot].seq = seq;
     writer->slots[slot].state = MCPD_SLOT_PUBLISHED;
@@ -163,11 +180,6 @@ int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot, struct mcpd_meta
     mcpd_count(&writer->wctl->published, 1);
     mcpd_count(&writer->wctl->nbytes, meta->nbytes);
     mcpd_store_relaxed(&writer->wctl->publish_ns, (uint64_t)now_ns);
-
-    mcpd_store_release(&header->state, MCPD_TAG(seq, MCPD_SLOT_PUBLISHED));
-    mcpd_store_release(&writer->queue[seq & writer->queue_mask], MCPD_TAG(seq, slot));
-    mcpd_store_seq_cst(&writer->wctl->head, seq);
-    mcpd_writer_wake_readers(writer, seq, now_ns);
     pthread_mutex_unlock(&writer->mutex);
     return (int64_t)seq;
 }

@@ -114,6 +114,7 @@ int mcpd_writer_pinned(const mcpd_writer *writer, uint64_t tag);
  * publish_ns, which some may not want; UINT64_MAX and INT64_MAX for what all want, an end.
  */
 void mcpd_writer_wake_readers(mcpd_writer *writer, uint64_t seq, int64_t publish_ns);
+void mcpd_writer_fetch_reader(const mcpd_writer *writer, uint32_t i); /* a hint; i may be too high */
 
 /* ---- groups.c ---- */
 

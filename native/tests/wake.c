@@ -72,6 +72,27 @@ TEST(a_sleeping_reader_gets_the_frame_that_is_published)
     publish(&s);
     CHECK_EQUAL((uintptr_t)finish(thread), 1);
     CHECK_EQUAL(mcpd_load_relaxed(&r.rctl->epoch) & 1, 0);
+    detach(&r);
+    stream_close(&s);
+}
+
+/* The signal that ended a sleep is drained before the next one, which it must not end. */
+TEST(a_signal_of_a_sleep_that_is_over_does_not_end_the_next)
+{
+    struct stream s;
+    struct attached r;
+    stream_open(&s, 8, 1, 2);
+    attach(&s, &r, MCPD_LATEST, 2);
+    for (uint64_t seq = 1; seq <= 3; seq++) {
+        pthread_t thread = start(next_seq, &r);
+        wait_asleep(&r.rctl->epoch);
+        CHECK_EQUAL(signals(r.wake), 0);
+        publish(&s);
+        CHECK_EQUAL((uintptr_t)finish(thread), seq);
+    }
+    CHECK_EQUAL(mcpd_load_relaxed(&r.rctl->wakeups), 3);
+    CHECK_EQUAL(mcpd_load_relaxed(&r.rctl->spurious), 0);
+    CHECK_EQUAL(mcpd_reader_arm(r.reader), 0);
     CHECK_EQUAL(signals(r.wake), 0);
     detach(&r);
     stream_close(&s);
