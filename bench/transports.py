@@ -207,7 +207,7 @@ class PlainEventfd(Transport):
         os.ftruncate(self._memory, SLOTS * FRAME_NBYTES)
         self.wake = os.eventfd(0, os.EFD_CLOEXEC)
         self.ring: Ring
-        self._index = 0
+        self._index, self._last = 0, -1
 
     def open_writer(self, socket: str) -> None:
         self.ring = Ring(self._memory)
@@ -220,11 +220,15 @@ class PlainEventfd(Transport):
         os.eventfd_write(self.wake, 1)
 
     def receive(self) -> Arrived:
-        self._index += os.eventfd_read(self.wake)
-        return self.ring.get(self._index - 1)
+        while True:
+            self._index += os.eventfd_read(self.wake)
+            frame = self.ring.get(self._index - 1)
+            if frame.number > self._last:  # it was not read before it was its turn
+                self._last = frame.number
+                return frame
 
     def read(self, frames: int, look: Callable[[Pixels], object] | None) -> list[int]:
-        self._index = 0
+        self._index, self._last = 0, -1
         return super().read(frames, look)
 
     def close(self) -> None:
