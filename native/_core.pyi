@@ -6,7 +6,7 @@ answers signals. Objects may be used from several threads.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final, Self
 
 from typing_extensions import Buffer
 
@@ -146,6 +146,39 @@ class WriteSlot:
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+class Slot:
+    """What shm.slot.Slot derives from: an acquired slot, its core, and views made of it."""
+
+    core: Final[WriteSlot]
+    grant: Any
+    closed: Final[bool]  # abandoned
+    _description: Any
+    _planes: Any
+    _tensors: Any
+    index: Final[int]
+    seq: Final[int]
+    publish_ns: Final[int]
+    nbytes: int
+    pts_ns: int
+    capture_ns: int
+    deadline_ns: int
+    trace_id: bytes
+    source_seq: int
+    source_stream: int
+    source_publish_ns: int
+    awake_ns: int
+    finish_ns: int
+    model_version: int
+    flags: int
+    status: int
+    def publish(self) -> int: ...
+    def abandon(self) -> None:
+        """Gives the slot back unpublished. Idempotent; does nothing after publish."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: object, error: object, traceback: object, /) -> None:
+        """Publishes, or abandons when an exception left; `publish` of the subclass raises."""
+
 class Writer:
     def __init__(
         self,
@@ -189,8 +222,25 @@ class Writer:
 
     def release_reader(self, reader_id: int) -> None: ...
     def remove_reader(self, reader_id: int) -> None: ...
-    def acquire(self, timeout_s: float | None = None) -> WriteSlot | None:
-        """The most recently freed slot; None when none came free in time (0: does not wait).
+    def presents(
+        self,
+        slot: type[Slot],
+        grant: Any,
+        description: Any,
+        packed: bytes | None,
+        nbytes: int,
+        flags: int,
+        /,
+    ) -> None:
+        """Has `acquire` give instances of that class, with `grant` and `description`.
+
+        packed: Describes every slot, if given; then nbytes and flags are those of its frames.
+        """
+
+    def acquire(self, timeout_s: float | None = None) -> Any:
+        """The most recently freed slot, a WriteSlot or as `presents` says.
+
+        None when none came free in time (0: does not wait).
 
         Raises BufferError when `holds` slots are held, StreamEnded when the stream has ended.
         """
@@ -241,6 +291,37 @@ class PinnedSlot:
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+class Frame:
+    """What shm.frame.Frame derives from: a pinned frame, its core, and views made of it."""
+
+    core: Final[PinnedSlot]
+    grant: Any
+    closed: Final[bool]
+    _description: Any
+    _planes: Any
+    _tensors: Any
+    seq: Final[int]
+    generation: Final[int]
+    nbytes: Final[int]
+    pts_ns: Final[int]
+    capture_ns: Final[int]
+    publish_ns: Final[int]
+    deadline_ns: Final[int]
+    trace_id: Final[bytes]
+    source_seq: Final[int]
+    source_stream: Final[int]
+    source_publish_ns: Final[int]
+    awake_ns: Final[int]
+    finish_ns: Final[int]
+    model_version: Final[int]
+    flags: Final[int]
+    status: Final[int]
+    def close(self) -> None:
+        """Unpins, once no view is left that the caller took. Idempotent."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+
 class Reader:
     def __init__(
         self,
@@ -266,7 +347,10 @@ class Reader:
         interval_ns: int = 0,
         skip_expired: bool = False,
     ) -> None: ...
-    def next(self, timeout_s: float | None = None) -> PinnedSlot | None:
+    def presents(self, frame: type[Frame], grant: Any, /) -> None:
+        """Has `next` give instances of that class, with `grant`, instead of PinnedSlot."""
+
+    def next(self, timeout_s: float | None = None) -> Any:
         """The next frame by the policy; None when none came in time (0: does not wait).
 
         Raises BufferError when all pins are in use, StreamEnded when nothing is left to come,

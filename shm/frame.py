@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from mcpd.native import _core
 from mcpd.shm.bundle import KIND_ENCODED, Description, parse_description
 from mcpd.shm.errors import InvalidRequest, ProtocolError
-from mcpd.shm.views import Carried, plane_views, tensor_views
+from mcpd.shm.views import plane_views, tensor_views
 
 if TYPE_CHECKING:
+    from mcpd.shm.messages import StreamGrant
     from mcpd.shm.views import Planes, Tensors
 
 NO_TIME: Final = _core.NO_TIME
@@ -18,7 +19,7 @@ NO_TIME: Final = _core.NO_TIME
 FLAG_KEYFRAME, FLAG_QUANTISED, FLAG_FP16, FLAG_END, FLAG_PARTIAL = 1, 2, 4, 8, 16
 
 
-class Frame:
+class Frame(_core.Frame):
     """A pinned frame: read-only views of shared memory, and copies of what came with it.
 
     It stays as it is until `close` was called, or this object is gone, and no view of it is left.
@@ -26,37 +27,25 @@ class Frame:
 
     Attributes:
         core: The C core's pinned slot.
-        stream_id: Of the stream it came from.
+        grant: Of the stream it came from, by the daemon.
+        seq, generation, nbytes, pts_ns, capture_ns, publish_ns, deadline_ns, trace_id, flags: As
+            its writer had them when it published.
         source_seq: Of a result: the frame it was made from; likewise source_stream (id) and
             source_publish_ns. awake_ns: when its worker had the frame; finish_ns: model done.
         status: Of a result: 0, or an index into errors.STATUS_CODES.
     """
 
-    seq = Carried[int]()
-    generation = Carried[int]()
-    nbytes = Carried[int]()
-    pts_ns = Carried[int]()
-    capture_ns = Carried[int]()
-    publish_ns = Carried[int]()
-    deadline_ns = Carried[int]()
-    trace_id = Carried[bytes]()
-    flags = Carried[int]()
-    status = Carried[int]()
-    source_seq = Carried[int]()
-    source_stream = Carried[int]()
-    source_publish_ns = Carried[int]()
-    awake_ns = Carried[int]()
-    finish_ns = Carried[int]()
-    model_version = Carried[int]()
+    __slots__ = ()
 
-    def __init__(self, core: _core.PinnedSlot, stream_id: int, slot_nbytes: int) -> None:
-        self.core = core
-        self.stream_id = stream_id
-        self._slot_nbytes = slot_nbytes
-        self._description: Description | None = None
-        self._planes: Planes | None = None
-        self._tensors: Tensors | None = None
-        self._closed = False
+    grant: StreamGrant
+    _description: Description | None
+    _planes: Planes | None
+    _tensors: Tensors | None
+
+    @property
+    def stream_id(self) -> int:
+        """Number of the stream it came from."""
+        return self.grant.stream
 
     @property
     def description(self) -> Description:
@@ -66,7 +55,7 @@ class Frame:
             ProtocolError: Its writer described no such slot.
         """
         if self._description is None:
-            description = parse_description(self.core.description, self._slot_nbytes)
+            description = parse_description(self.core.description, self.grant.slot_nbytes)
             if description.extent > self.core.nbytes:
                 raise ProtocolError(
                     f"frame {self.seq} is described with {description.extent} bytes, "
@@ -162,19 +151,7 @@ class Frame:
             self._tensors = tensor_views(self._open_buffer(), self.description)
         return self._tensors
 
-    def close(self) -> None:
-        """Unpins, once no view is left that the caller took. Idempotent."""
-        self._closed = True
-        self._planes = self._tensors = None
-        self.core.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _open_buffer(self) -> memoryview:
-        if self._closed:
+        if self.closed:
             raise InvalidRequest(f"frame {self.seq} is closed", "Use it before close().")
         return memoryview(self.core)

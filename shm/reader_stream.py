@@ -71,6 +71,7 @@ class ReaderStream:
                 policy=POLICY_CODES[grant.policy],
                 start_seq=grant.start_seq,
             )
+            self._core.presents(Frame, grant)
         finally:
             close_fds(fds)
         self._connection = connection
@@ -100,7 +101,7 @@ class ReaderStream:
             ProtocolError: The writer's control object holds nonsense.
         """
         try:
-            core = self._core.next(timeout_s)
+            frame: Frame | None = self._core.next(timeout_s)
         except BufferError as error:
             raise LimitExceeded(
                 f"stream {self.name!r}: all {self.grant.max_pins} pins are in use",
@@ -117,9 +118,9 @@ class ReaderStream:
             if error.errno != errno.EBADMSG:
                 raise
             raise ProtocolError(f"stream {self.name!r}: its control object is damaged") from error
-        if core is None:
+        if frame is None:
             raise_none(self.name, timeout_s, "no frame came", "")
-        return Frame(core, self.stream_id, self.slot_nbytes)
+        return frame
 
     def __iter__(self) -> Iterator[Frame]:
         """Frames until the stream is closed by its writer; each is closed when the next is asked

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from mcpd.native import _core
 from mcpd.shm.bundle import Description, TensorSpec, describe_tensors
 from mcpd.shm.errors import InvalidRequest, LimitExceeded
 from mcpd.shm.frame import FLAG_QUANTISED, Frame
 from mcpd.shm.stream_end import raise_ended
-from mcpd.shm.views import Carried, plane_views, tensor_views
+from mcpd.shm.views import plane_views, tensor_views
 from mcpd.shm.writing import check_picture, retrieve, write_encoded, write_image
 
 if TYPE_CHECKING:
@@ -19,11 +18,12 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from typing_extensions import Buffer
 
+    from mcpd.shm.messages import StreamGrant
     from mcpd.shm.views import Planes, Tensors
     from mcpd.shm.writing import Capture
 
 
-class Slot:
+class Slot(_core.Slot):
     """An acquired slot: fill it, then publish. A context manager that publishes on a clean exit
     and abandons when an exception leaves it.
 
@@ -32,6 +32,10 @@ class Slot:
 
     Attributes:
         core: The C core's slot.
+        grant: Of its stream, by the daemon.
+        index: Which slot of the stream it is.
+        seq: Sequence number of the published frame; 0 before.
+        publish_ns: When it was published.
         nbytes: Payload bytes in use; what the description takes, or the whole slot, unless set.
         pts_ns: When the frame is to be shown, in the time of its source.
         capture_ns: When it was captured.
@@ -39,51 +43,17 @@ class Slot:
         trace_id: 16 bytes of W3C trace context, b"" for none.
     """
 
-    nbytes = Carried[int]()
-    pts_ns = Carried[int]()
-    capture_ns = Carried[int]()
-    deadline_ns = Carried[int]()
-    trace_id = Carried[bytes]()
-    flags = Carried[int]()
-    status = Carried[int]()
-    source_seq = Carried[int]()
-    source_stream = Carried[int]()
-    source_publish_ns = Carried[int]()
-    awake_ns = Carried[int]()
-    finish_ns = Carried[int]()
-    model_version = Carried[int]()
+    __slots__ = ()
 
-    def __init__(
-        self,
-        core: _core.WriteSlot,
-        slot_nbytes: int,
-        description: Description | None,
-        stream_name: str,
-    ) -> None:
-        self.core = core
-        self.slot_nbytes = slot_nbytes
-        self._stream_name = stream_name
-        self._abandoned = False
-        self._description: Description | None = None
-        self._planes: Planes | None = None
-        self._tensors: Tensors | None = None
-        if description is not None:
-            self.describe(description)
+    grant: StreamGrant
+    _description: Description | None
+    _planes: Planes | None
+    _tensors: Tensors | None
 
     @property
-    def index(self) -> int:
-        """Which slot of the stream it is."""
-        return self.core.index
-
-    @property
-    def seq(self) -> int:
-        """Sequence number of the published frame; 0 before."""
-        return self.core.seq
-
-    @property
-    def publish_ns(self) -> int:
-        """When it was published."""
-        return self.core.publish_ns
+    def slot_nbytes(self) -> int:
+        """Bytes of payload that it has room for."""
+        return self.grant.slot_nbytes
 
     @property
     def buffer(self) -> memoryview:
@@ -120,11 +90,7 @@ class Slot:
         Raises:
             LimitExceeded: It takes more bytes than the slot has.
         """
-        if description.extent > self.slot_nbytes:
-            raise LimitExceeded(
-                f"bundle takes {description.extent} bytes, the slot has {self.slot_nbytes}",
-                "Make the stream with a larger slot_nbytes, or send less at once.",
-            )
+        check_room(description, self.slot_nbytes)
         self.core.describe(description.packed)
         if description.extent:
             self.core.nbytes = description.extent
@@ -248,32 +214,23 @@ class Slot:
             InvalidRequest: It was published or abandoned already.
             StreamClosed: The stream ended while the slot was filled.
         """
-        self._planes = self._tensors = None
         try:
-            return self.core.publish()
+            return super().publish()
         except _core.StreamEnded as error:
-            raise_ended(self._stream_name, error.args[0])
+            raise_ended(self.grant.name, error.args[0])
         except ValueError as error:
             raise InvalidRequest(f"slot {self.index} cannot be published: {error}") from error
-
-    def abandon(self) -> None:
-        """Gives the slot back unpublished. Idempotent; does nothing after publish."""
-        self._planes = self._tensors = None
-        self._abandoned = True
-        self.core.abandon()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.abandon()
-        elif not self.core.published and not self._abandoned:
-            self.publish()
 
     def _owned(self) -> memoryview:
         if self.core.published:
             raise InvalidRequest(f"slot {self.index} is published", "Acquire another one.")
         return memoryview(self.core)
+
+
+def check_room(description: Description, slot_nbytes: int) -> None:
+    """LimitExceeded unless a slot has room for what is described."""
+    if description.extent > slot_nbytes:
+        raise LimitExceeded(
+            f"bundle takes {description.extent} bytes, the slot has {slot_nbytes}",
+            "Make the stream with a larger slot_nbytes, or send less at once.",
+        )

@@ -1,4 +1,4 @@
-"""numpy views of what a slot holds, and the attributes that its core carries.
+"""numpy views of what a slot holds.
 
 The views are of shared memory itself. One that the caller keeps also keeps its slot: the writer's
 from being used again, the reader's pinned.
@@ -6,7 +6,7 @@ from being used again, the reader's pinned.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 from mcpd.shm.bundle import Description
 
@@ -16,33 +16,6 @@ if TYPE_CHECKING:
 
     Planes = tuple[NDArray[np.uint8], ...]
     Tensors = dict[str, NDArray[Any]]
-
-_T = TypeVar("_T")
-
-
-class _HasCore(Protocol):
-    @property
-    def core(self) -> Any: ...
-
-
-class Carried(Generic[_T]):
-    """An attribute of the core's slot object, under the same name here."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: _HasCore, owner: type) -> _T: ...
-    def __get__(self, instance: _HasCore | None, owner: type) -> Self | _T:
-        if instance is None:
-            return self
-        value: _T = getattr(instance.core, self._name)
-        return value
-
-    def __set__(self, instance: _HasCore, value: _T) -> None:
-        setattr(instance.core, self._name, value)
 
 
 def plane_views(buffer: memoryview, description: Description | None) -> Planes:

@@ -16,8 +16,9 @@ from mcpd.shm.errors import (
     NotFound,
     ProtocolError,
 )
+from mcpd.shm.frame import FLAG_QUANTISED
 from mcpd.shm.messages import CloseStream, StreamGrant
-from mcpd.shm.slot import Slot
+from mcpd.shm.slot import Slot, check_room
 from mcpd.shm.stream_end import (
     END_CODES,
     POLICY_CODES,
@@ -72,6 +73,7 @@ class WriterStream:
                 history=grant.spec.history,
                 holds=grant.spec.holds,
             )
+            self._present(grant, description)
         finally:
             close_fds(fds)
         self._connection = connection
@@ -100,7 +102,7 @@ class WriterStream:
             StreamClosed: The stream has ended.
         """
         try:
-            core = self._core.acquire(timeout_s)
+            slot: Slot | None = self._core.acquire(timeout_s)
         except BufferError as error:
             raise LimitExceeded(
                 f"stream {self.name!r}: {self.grant.spec.holds} slots are held already",
@@ -112,9 +114,19 @@ class WriterStream:
         except ValueError:
             check_timeout(timeout_s)
             raise_closed(self.name, self._connection)
-        if core is None:
+        if slot is None:
             raise_none(self.name, timeout_s, "no slot came free", "A lossless reader is behind.")
-        return Slot(core, self.slot_nbytes, self.description, self.name)
+        return slot
+
+    def _present(self, grant: StreamGrant, description: Description | None) -> None:
+        """Has the core hand out slots that are described already."""
+        if description is None:
+            self._core.presents(Slot, grant, None, None, grant.slot_nbytes, 0)
+            return
+        check_room(description, grant.slot_nbytes)
+        nbytes = description.extent or grant.slot_nbytes
+        flags = FLAG_QUANTISED if description.quantised else 0
+        self._core.presents(Slot, grant, description, description.packed, nbytes, flags)
 
     def fileno(self) -> int:
         """Readable when a lossless reader made room after an acquire that would have blocked."""

@@ -91,7 +91,7 @@ class TestStream:
         return reader
 
     def acquire(self) -> _core.WriteSlot:
-        slot = self.writer.acquire(0)
+        slot: _core.WriteSlot | None = self.writer.acquire(0)
         assert slot is not None
         return slot
 
@@ -121,7 +121,7 @@ class TestStream:
 
 
 def next_slot(reader: TestReader, timeout_s: float = 0) -> _core.PinnedSlot:
-    slot = reader.reader.next(timeout_s)
+    slot: _core.PinnedSlot | None = reader.reader.next(timeout_s)
     assert slot is not None
     return slot
 

@@ -14,6 +14,8 @@ struct mcpd_module_state {
     PyObject *stream_ended;
     PyTypeObject *write_slot;
     PyTypeObject *pinned_slot;
+    PyTypeObject *frame;
+    PyTypeObject *slot;
 };
 
 /* Each adds its types to the module. 0, or -1 with an exception set. */
@@ -26,7 +28,7 @@ int mcpd_binding_add_copy(PyObject *module);
 
 /* Makes a type of the module, adds it, and returns a new reference to it. */
 PyTypeObject *mcpd_binding_add_type(PyObject *module, PyType_Spec *spec);
-/* The state of the module that defines the object's type; none of our types may be subclassed. */
+/* The state of the module that defines the object's type; not of a Frame or Slot: they are subclassed. */
 struct mcpd_module_state *mcpd_binding_state(PyObject *self);
 
 /* Converters for "O&": integers in range, or OverflowError / TypeError. */

@@ -2,6 +2,7 @@
  * mcpd.native._core: constants, sizes, and a process's ties to its parent.
  */
 #include "binding.h"
+#include "presented.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -168,7 +169,8 @@ static int execute(PyObject *module)
         return -1;
     if (add_constants(module) != 0 || mcpd_binding_add_control(module) != 0 ||
         mcpd_binding_add_group_control(module) != 0 || mcpd_binding_add_writer(module) != 0 ||
-        mcpd_binding_add_reader(module) != 0 || mcpd_binding_add_copy(module) != 0)
+        mcpd_binding_add_reader(module) != 0 || mcpd_binding_add_copy(module) != 0 ||
+        mcpd_binding_add_presented(module) != 0)
         return -1;
     return mcpd_binding_add_prepare(module);
 }
@@ -179,6 +181,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->stream_ended);
     Py_VISIT(state->write_slot);
     Py_VISIT(state->pinned_slot);
+    Py_VISIT(state->frame);
+    Py_VISIT(state->slot);
     return 0;
 }
 
@@ -188,6 +192,8 @@ static int clear(PyObject *module)
     Py_CLEAR(state->stream_ended);
     Py_CLEAR(state->write_slot);
     Py_CLEAR(state->pinned_slot);
+    Py_CLEAR(state->frame);
+    Py_CLEAR(state->slot);
     return 0;
 }
 

@@ -77,7 +77,7 @@ PyObject *mcpd_py_pinned_slot_new(struct mcpd_py_reader *reader, uint32_t pin,
     self->pin = pin;
     self->index = (unsigned int)mcpd_reader_pinned(reader->reader, pin);
     self->meta = *meta;
-    return (PyObject *)self;
+    return mcpd_py_present(&reader->presentation, (PyObject *)self);
 }
 
 static void unpin_if_unused(struct pinned_slot *self)
@@ -89,12 +89,17 @@ static void unpin_if_unused(struct pinned_slot *self)
     mcpd_py_reader_unuse(self->owner);
 }
 
-static PyObject *pinned_slot_close(PyObject *object, PyObject *unused)
+void mcpd_py_pinned_slot_close(PyObject *object)
 {
     struct pinned_slot *self = (struct pinned_slot *)object;
-    (void)unused;
     self->closed = 1;
     unpin_if_unused(self);
+}
+
+static PyObject *pinned_slot_close(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    mcpd_py_pinned_slot_close(object);
     Py_RETURN_NONE;
 }
 

@@ -7,6 +7,7 @@
 #include "binding.h"
 
 #include "mcpd.h"
+#include "presented.h"
 
 struct mcpd_py_reader {
     PyObject_HEAD
@@ -15,15 +16,18 @@ struct mcpd_py_reader {
     int closed;
     uint32_t max_pins;
     PyObject *description; /* bytes of the description seen last, or NULL */
+    struct mcpd_py_presentation presentation;
 };
 
 /* While used the C handle stays. Both need the GIL. */
 void mcpd_py_reader_use(struct mcpd_py_reader *self);
 void mcpd_py_reader_unuse(struct mcpd_py_reader *self);
 
-/* The object of a pinned frame; on failure the pin is given back. */
+/* The object of a pinned frame, as it is presented; on failure the pin is given back. */
 PyObject *mcpd_py_pinned_slot_new(struct mcpd_py_reader *reader, uint32_t pin,
                                   const struct mcpd_meta *meta);
+/* Unpins once no view is left. Idempotent. */
+void mcpd_py_pinned_slot_close(PyObject *pinned_slot);
 int mcpd_binding_add_pinned_slot(PyObject *module);
 
 #endif

@@ -109,6 +109,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->closed = 0;
     self->max_pins = arguments.admission.max_pins;
     self->description = NULL;
+    self->presentation = (struct mcpd_py_presentation){0};
     Py_BEGIN_ALLOW_THREADS
     result = mcpd_reader_open(&arguments.geometry, &arguments.fds, &arguments.admission,
                               arguments.start_seq, &arguments.thinning, &self->reader);
@@ -138,6 +139,7 @@ static void reader_dealloc(PyObject *object)
     struct mcpd_py_reader *self = (struct mcpd_py_reader *)object;
     mcpd_reader_close(self->reader); /* pinned slots hold a reference, so there are none */
     Py_XDECREF(self->description);
+    mcpd_py_presentation_clear(&self->presentation);
     PyObject_Free(object);
     Py_DECREF((PyObject *)type);
 }
@@ -232,6 +234,17 @@ static PyObject *reader_recent(PyObject *object, PyObject *argument)
     return list;
 }
 
+static PyObject *reader_presents(PyObject *object, PyObject *args)
+{
+    struct mcpd_py_reader *self = (struct mcpd_py_reader *)object;
+    PyObject *type, *grant;
+    if (!PyArg_ParseTuple(args, "OO:presents", &type, &grant) ||
+        mcpd_py_presentation_set(&self->presentation, mcpd_binding_state(object)->frame, type,
+                                 grant, Py_None) != 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *reader_arm(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -290,6 +303,7 @@ static PyMethodDef reader_methods[] = {
     {"recent", reader_recent, METH_O, "Those of the newest frames that still stand, oldest first."},
     {"arm", reader_arm, METH_NOARGS, "True if something is there now, else sleeps."},
     {"disarm", reader_disarm, METH_NOARGS, "Awake again; fileno() is drained."},
+    {"presents", reader_presents, METH_VARARGS, "Has `next` give instances of a Frame's subclass."},
     {"fileno", reader_fileno, METH_NOARGS, "Readable when something came, while armed."},
     {"ended", reader_ended, METH_NOARGS, "One of END_*."},
     {"stats", reader_stats, METH_NOARGS, "The reader's counters."},

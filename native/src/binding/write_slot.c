@@ -34,6 +34,30 @@ static const struct mcpd_meta unset = {
     .device_event = -1,
 };
 
+/* Only if it differs: readers then find it where they read it last, in their own cache. */
+static int describe(struct write_slot *self, const void *bytes, size_t nbytes)
+{
+    struct mcpd_description *shared = mcpd_writer_description(self->owner->writer, self->index);
+    if (shared == NULL) {
+        mcpd_binding_oserror(ECHILD, "cannot describe the slot");
+        return -1;
+    }
+    if (memcmp(shared, bytes, nbytes) != 0)
+        memcpy(shared, bytes, nbytes);
+    return 0;
+}
+
+static int describe_as_usual(struct write_slot *self)
+{
+    char *bytes;
+    Py_ssize_t nbytes;
+    if (PyBytes_AsStringAndSize(self->owner->packed, &bytes, &nbytes) != 0)
+        return -1;
+    self->meta.nbytes = self->owner->nbytes;
+    self->meta.flags = self->owner->flags;
+    return describe(self, bytes, (size_t)nbytes);
+}
+
 PyObject *mcpd_py_write_slot_new(struct mcpd_py_writer *writer, uint32_t index)
 {
     PyTypeObject *type = mcpd_binding_state((PyObject *)writer)->write_slot;
@@ -51,7 +75,11 @@ PyObject *mcpd_py_write_slot_new(struct mcpd_py_writer *writer, uint32_t index)
     self->index = index;
     self->meta = unset;
     self->meta.nbytes = writer->slot_nbytes;
-    return (PyObject *)self;
+    if (writer->packed != NULL && describe_as_usual(self) != 0) {
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    return mcpd_py_present(&writer->presentation, (PyObject *)self);
 }
 
 static void finish(struct write_slot *self)
@@ -91,10 +119,9 @@ static int check_open(const struct write_slot *self)
     return -1;
 }
 
-static PyObject *write_slot_publish(PyObject *object, PyObject *unused)
+PyObject *mcpd_py_write_slot_publish(PyObject *object)
 {
     struct write_slot *self = (struct write_slot *)object;
-    (void)unused;
     if (check_open(self) != 0)
         return NULL;
     int64_t seq = mcpd_writer_publish(self->owner->writer, self->index, &self->meta,
@@ -107,6 +134,17 @@ static PyObject *write_slot_publish(PyObject *object, PyObject *unused)
     return PyLong_FromLongLong(seq);
 }
 
+static PyObject *write_slot_publish(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return mcpd_py_write_slot_publish(object);
+}
+
+void mcpd_py_write_slot_abandon(PyObject *object)
+{
+    abandon((struct write_slot *)object);
+}
+
 static PyObject *write_slot_abandon(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -114,7 +152,12 @@ static PyObject *write_slot_abandon(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static int description_check(const void *bytes, Py_ssize_t nbytes)
+int mcpd_py_write_slot_published(PyObject *object)
+{
+    return ((struct write_slot *)object)->stage == PUBLISHED;
+}
+
+int mcpd_py_description_check(const void *bytes, Py_ssize_t nbytes)
 {
     Py_ssize_t head = (Py_ssize_t)offsetof(struct mcpd_description, tensors);
     uint32_t ntensors;
@@ -141,15 +184,9 @@ static PyObject *write_slot_describe(PyObject *object, PyObject *argument)
     Py_buffer bytes;
     if (check_open(self) != 0 || PyObject_GetBuffer(argument, &bytes, PyBUF_SIMPLE) != 0)
         return NULL;
-    struct mcpd_description *description =
-        mcpd_writer_description(self->owner->writer, self->index);
-    int result = description_check(bytes.buf, bytes.len);
-    if (result == 0 && description == NULL) {
-        mcpd_binding_oserror(ECHILD, "cannot describe the slot");
-        result = -1;
-    }
+    int result = mcpd_py_description_check(bytes.buf, bytes.len);
     if (result == 0)
-        memcpy(description, bytes.buf, (size_t)bytes.len);
+        result = describe(self, bytes.buf, (size_t)bytes.len);
     PyBuffer_Release(&bytes);
     if (result != 0)
         return NULL;

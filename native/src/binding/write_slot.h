@@ -7,6 +7,7 @@
 #include "binding.h"
 
 #include "mcpd.h"
+#include "presented.h"
 
 struct mcpd_py_writer {
     PyObject_HEAD
@@ -15,6 +16,10 @@ struct mcpd_py_writer {
     int closed;
     uint32_t holds;
     uint64_t slot_nbytes;
+    struct mcpd_py_presentation presentation;
+    PyObject *packed; /* bytes of every slot's description, or NULL */
+    uint64_t nbytes;  /* and the payload bytes in use that go with it, */
+    uint32_t flags;   /* and the flags */
 };
 
 /* While used the C handle stays. Both need the GIL. */
@@ -23,8 +28,14 @@ void mcpd_py_writer_unuse(struct mcpd_py_writer *self);
 /* Sets the Python exception for a negative errno of the writer. Returns NULL. */
 PyObject *mcpd_py_writer_error(struct mcpd_py_writer *self, int error, const char *what);
 
-/* The object of an acquired slot; on failure the slot is abandoned. */
+/* The object of an acquired slot, as it is presented; on failure the slot is abandoned. */
 PyObject *mcpd_py_write_slot_new(struct mcpd_py_writer *writer, uint32_t index);
+/* As the methods of that name. */
+PyObject *mcpd_py_write_slot_publish(PyObject *write_slot);
+void mcpd_py_write_slot_abandon(PyObject *write_slot);
+int mcpd_py_write_slot_published(PyObject *write_slot);
+/* 0, or -1 and ValueError: these bytes are no description. */
+int mcpd_py_description_check(const void *bytes, Py_ssize_t nbytes);
 int mcpd_binding_add_write_slot(PyObject *module);
 
 #endif

@@ -80,6 +80,8 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->writer = NULL;
     self->users = 0;
     self->closed = 0;
+    self->presentation = (struct mcpd_py_presentation){0};
+    self->packed = NULL;
     self->holds = holds;
     self->slot_nbytes = geometry.slot_nbytes;
     Py_BEGIN_ALLOW_THREADS
@@ -110,6 +112,8 @@ static void writer_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     struct mcpd_py_writer *self = (struct mcpd_py_writer *)object;
     mcpd_writer_close(self->writer); /* slots hold a reference, so there are none */
+    mcpd_py_presentation_clear(&self->presentation);
+    Py_XDECREF(self->packed);
     PyObject_Free(object);
     Py_DECREF((PyObject *)type);
 }
@@ -242,6 +246,33 @@ static PyObject *writer_acquire(PyObject *object, PyObject *const *args, Py_ssiz
     return slot;
 }
 
+static PyObject *writer_presents(PyObject *object, PyObject *args)
+{
+    struct mcpd_py_writer *self = (struct mcpd_py_writer *)object;
+    PyObject *type, *grant, *description, *packed;
+    uint64_t nbytes;
+    uint32_t flags;
+    char *bytes;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "OOOOO&O&:presents", &type, &grant, &description, &packed,
+                          mcpd_binding_u64, &nbytes, mcpd_binding_u32, &flags))
+        return NULL;
+    if (nbytes > self->slot_nbytes)
+        return PyErr_Format(PyExc_ValueError, "nbytes is %llu; the slots have %llu bytes",
+                            (unsigned long long)nbytes, (unsigned long long)self->slot_nbytes);
+    if (packed != Py_None && (PyBytes_AsStringAndSize(packed, &bytes, &size) != 0 ||
+                              mcpd_py_description_check(bytes, size) != 0))
+        return NULL;
+    if (mcpd_py_presentation_set(&self->presentation, mcpd_binding_state(object)->slot, type, grant,
+                                 description) != 0)
+        return NULL;
+    Py_XDECREF(self->packed);
+    self->packed = packed == Py_None ? NULL : Py_NewRef(packed);
+    self->nbytes = nbytes;
+    self->flags = flags;
+    Py_RETURN_NONE;
+}
+
 static PyObject *writer_end(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"reason", NULL};
@@ -305,6 +336,8 @@ static PyMethodDef writer_methods[] = {
     {"add_group", CALLABLE(writer_add_group), METH_VARARGS | METH_KEYWORDS,
      "Makes a group known; returns the first sequence number that it is owed."},
     {"remove_group", writer_remove_group, METH_O, "Forgets a group that has no members."},
+    {"presents", CALLABLE(writer_presents), METH_VARARGS,
+     "Has `acquire` give instances of a Slot's subclass, described already."},
     {"add_reader", CALLABLE(writer_add_reader), METH_VARARGS | METH_KEYWORDS,
      "Admits a reader; returns the first sequence number that it is owed."},
     {"release_reader", writer_release_reader, METH_O, "Owes it nothing more; its pins stand."},
