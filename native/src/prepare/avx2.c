@@ -29,25 +29,32 @@ INLINE_AVX2 __m128i two_last_windows(const uint8_t *row, const int32_t *at, int3
     return _mm_set_epi64x((int64_t)window[1], (int64_t)window[0]);
 }
 
+/* A group's tables; most of one that repeats stays in registers. */
+struct group {
+    const int32_t *at;
+    const int16_t *weights;
+    const uint8_t *shuffles;
+};
+
 /* The windows of one register's values, in one vector or two. */
 INLINE_AVX2 void fetch(const struct avx2_windows *windows, enum avx2_kind kind, const uint8_t *row,
-                       uint32_t group, int half, __m256i to[2])
+                       const int32_t *at, int half, __m256i to[2])
 {
-    const int32_t *at = windows->at;
-
-    if (kind == DENSE) {
-        at += 4 * group + 2 * half;
+    if (kind == EIGHT) {
+        to[0] = halves(load16(row + at[0]), load16(row + at[1]));
+    } else if (kind == DENSE || kind == JOINT) {
+        at += 2 * half;
         to[0] = halves(load16(row + at[0]), load16(row + at[1]));
     } else if (kind == PAIRED) {
-        at += 8 * group + 4 * half;
+        at += 4 * half;
         to[0] = halves(load16(row + at[0]), load16(row + at[2]));
         to[1] = halves(load16(row + at[1]), load16(row + at[3]));
     } else if (kind == SPARSE) {
-        at += 16 * group + 8 * half;
+        at += 8 * half;
         to[0] = halves(two_windows(row, at), two_windows(row, at + 4));
         to[1] = halves(two_windows(row, at + 2), two_windows(row, at + 6));
     } else {
-        at += 16 * group + 8 * half;
+        at += 8 * half;
         to[0] = halves(two_last_windows(row, at, windows->last),
                        two_last_windows(row, at + 4, windows->last));
         to[1] = halves(two_last_windows(row, at + 2, windows->last),
@@ -64,6 +71,16 @@ INLINE_AVX2 __m256i weighted(__m256i pairs, __m256i weights, int32_t zero)
                              8);
 }
 
+/* The same of bytes beside each other: left and its difference from right, times right's weight. */
+INLINE_AVX2 __m256i weighted_bytes(__m256i pairs, __m256i weights, int32_t zero)
+{
+    __m256i left = _mm256_slli_epi16(_mm256_and_si256(pairs, _mm256_set1_epi16(0xff)), 7);
+    __m256i difference = _mm256_maddubs_epi16(pairs, _mm256_set1_epi16((int16_t)0xff01));
+
+    left = _mm256_sub_epi16(left, _mm256_set1_epi16((int16_t)zero));
+    return _mm256_add_epi16(left, _mm256_mulhrs_epi16(_mm256_slli_epi16(difference, 7), weights));
+}
+
 /* One register of a component at a group: its pairs, or single samples. */
 INLINE_AVX2 __m256i shuffled(const __m256i fetched[2], uint32_t parts, const uint8_t *shuffle)
 {
@@ -74,76 +91,128 @@ INLINE_AVX2 __m256i shuffled(const __m256i fetched[2], uint32_t parts, const uin
     return values;
 }
 
-INLINE_AVX2 void sample_groups(const struct avx2_windows *windows, enum avx2_kind kind, int single,
-                               uint32_t count, const uint8_t *row, const int16_t *weights,
-                               int32_t zero, uint32_t first, uint32_t end, int16_t *const out[3])
+/* A group of each component of a set. */
+INLINE_AVX2 void sample_group(const struct avx2_windows *windows, enum avx2_kind kind, int single,
+                              uint32_t count, struct group group, const uint8_t *row, int32_t zero,
+                              __m256i values[3])
 {
+    const uint8_t *shuffle = group.shuffles;
     uint32_t parts = kind == DENSE ? 1 : 2;
-    size_t of_register = parts * 32;
-    size_t of_group = kind == SPARSE || kind == SPARSE_NEAR_END ? 0 : count * 2 * of_register;
+    __m256i fetched[2][2], low, high;
 
-    for (uint32_t g = first; g < end; g++) {
-        const uint8_t *shuffle = windows->shuffles + g * of_group;
-        __m256i fetched[2][2];
-
-        for (int half = 0; half < 2; half++)
-            fetch(windows, kind, row, g, half, fetched[half]);
-        for (uint32_t k = 0; k < count; k++, shuffle += 2 * of_register) {
-            __m256i low = shuffled(fetched[0], parts, shuffle);
-            __m256i high = shuffled(fetched[1], parts, shuffle + of_register), values;
-
-            if (single)
-                values = _mm256_sub_epi16(_mm256_slli_epi16(_mm256_or_si256(low, high), 7),
-                                          _mm256_set1_epi16((int16_t)zero));
-            else
-                values = _mm256_packs_epi32(weighted(low, load32(weights + g * 32), zero),
-                                            weighted(high, load32(weights + g * 32 + 16), zero));
-            _mm256_storeu_si256((__m256i *)(void *)(out[k] + g * GROUP), values);
-        }
+    fetch(windows, kind, row, group.at, 0, fetched[0]);
+    if (kind == EIGHT) {
+        low = weighted_bytes(_mm256_shuffle_epi8(fetched[0][0], load32(shuffle)),
+                             load32(group.weights), zero);
+        values[0] = _mm256_permute4x64_epi64(low, 0xd8);
+        return;
+    }
+    fetch(windows, kind, row, group.at, 1, fetched[1]);
+    if (kind == JOINT) {
+        low = weighted_bytes(_mm256_shuffle_epi8(fetched[0][0], load32(shuffle)),
+                             load32(group.weights), zero);
+        high = weighted_bytes(_mm256_shuffle_epi8(fetched[1][0], load32(shuffle + 32)),
+                              load32(group.weights + 16), zero);
+        values[0] = _mm256_unpacklo_epi64(low, high);
+        values[1] = _mm256_unpackhi_epi64(low, high);
+        return;
+    }
+    for (uint32_t k = 0; k < count; k++, shuffle += 2 * parts * 32) {
+        low = shuffled(fetched[0], parts, shuffle);
+        high = shuffled(fetched[1], parts, shuffle + parts * 32);
+        if (single)
+            values[k] = _mm256_sub_epi16(_mm256_slli_epi16(_mm256_or_si256(low, high), 7),
+                                         _mm256_set1_epi16((int16_t)zero));
+        else
+            values[k] = _mm256_packs_epi32(weighted(low, load32(group.weights), zero),
+                                           weighted(high, load32(group.weights + 16), zero));
     }
 }
 
+/* Groups first..end - 1; `run`: their tables are those of the first. */
+INLINE_AVX2 void sample_groups(const struct avx2_windows *windows, enum avx2_kind kind, int single,
+                               uint32_t count, int run, const uint8_t *row, int32_t zero,
+                               uint32_t first, uint32_t end, int16_t *const out[3])
+{
+    const struct avx2_windows own = *windows;
+    uint32_t n = kind == EIGHT ? 2 : kind == PAIRED ? 8 : kind == DENSE || kind == JOINT ? 4 : 16;
+    int32_t at[GROUP]; /* of a run: a copy, for what is stored might be anybody's */
+    int16_t *to[3] = {NULL, NULL, NULL};
+    __m256i values[3];
+
+    for (uint32_t w = 0; run && first < end && w < n; w++)
+        at[w] = own.at[first * n + w];
+    for (uint32_t k = 0; k < count; k++)
+        to[k] = out[k];
+    for (uint32_t g = first; g < end; g++) {
+        uint32_t of = run ? first : g;
+        struct group group = {run ? at : own.at + of * n, own.weights + of * 32,
+                              own.shuffles + of * own.of_group};
+
+        sample_group(&own, kind, single, count, group, row, zero, values);
+        for (uint32_t k = 0; k < count; k++)
+            _mm256_storeu_si256((__m256i *)(void *)(to[k] + g * GROUP), values[k]);
+        row += run ? own.period : 0;
+    }
+}
+
+/* A row by windows of one kind. */
+INLINE_AVX2 void sample_row(const struct avx2_windows *windows, enum avx2_kind kind, int single,
+                            uint32_t count, const uint8_t *row, int32_t zero, uint32_t groups,
+                            int16_t *const out[3])
+{
+    uint32_t first = windows->run_first, end = windows->run_end;
+
+    sample_groups(windows, kind, single, count, 0, row, zero, 0, first, out);
+    sample_groups(windows, kind, single, count, 1, row, zero, first, end, out);
+    sample_groups(windows, kind, single, count, 0, row, zero, end, groups, out);
+}
+
+INLINE_AVX2 void sample_sparse(const struct avx2_windows *windows, int single, uint32_t count,
+                               const uint8_t *row, int32_t zero, uint32_t groups,
+                               int16_t *const out[3])
+{
+    uint32_t first = windows->free_first, end = windows->free_end;
+
+    sample_groups(windows, SPARSE_NEAR_END, single, count, 0, row, zero, 0, first, out);
+    sample_groups(windows, SPARSE, single, count, 0, row, zero, first, end, out);
+    sample_groups(windows, SPARSE_NEAR_END, single, count, 0, row, zero, end, groups, out);
+}
+
 /* One for each number of components, so that it is known to the compiler. */
-#define SAMPLE(name, count, single)                                                                \
-    AVX2 static void name(const struct avx2_windows *windows, const uint8_t *row,                       \
-                          const int16_t *weights, int32_t zero, uint32_t groups,                   \
-                          int16_t *const out[3])                                                   \
+#define SAMPLE(name, count, single, special)                                                       \
+    AVX2 static void name(const struct avx2_windows *windows, const uint8_t *row, int32_t zero,    \
+                          uint32_t groups, int16_t *const out[3])                                  \
     {                                                                                              \
-        uint32_t first = windows->free_first, end = windows->free_end;                             \
-                                                                                                   \
-        if (windows->kind == DENSE) {                                                              \
-            sample_groups(windows, DENSE, single, count, row, weights, zero, 0, groups, out);      \
-        } else if (windows->kind == PAIRED) {                                                      \
-            sample_groups(windows, PAIRED, single, count, row, weights, zero, 0, groups, out);     \
-        } else {                                                                                   \
-            sample_groups(windows, SPARSE_NEAR_END, single, count, row, weights, zero, 0, first,   \
-                          out);                                                                    \
-            sample_groups(windows, SPARSE, single, count, row, weights, zero, first, end, out);    \
-            sample_groups(windows, SPARSE_NEAR_END, single, count, row, weights, zero, end,        \
-                          groups, out);                                                            \
-        }                                                                                          \
+        if (windows->kind == SPARSE)                                                               \
+            sample_sparse(windows, single, count, row, zero, groups, out);                         \
+        else if (windows->kind == PAIRED)                                                          \
+            sample_row(windows, PAIRED, single, count, row, zero, groups, out);                    \
+        else if (windows->kind == DENSE)                                                           \
+            sample_row(windows, DENSE, single, count, row, zero, groups, out);                     \
+        else                                                                                       \
+            sample_row(windows, special, single, count, row, zero, groups, out);                   \
     }
 
-SAMPLE(sample_one, 1, 0)
-SAMPLE(sample_two, 2, 0)
-SAMPLE(sample_three, 3, 0)
-SAMPLE(sample_one_single, 1, 1)
-SAMPLE(sample_two_single, 2, 1)
-SAMPLE(sample_three_single, 3, 1)
+SAMPLE(sample_one, 1, 0, EIGHT)
+SAMPLE(sample_two, 2, 0, JOINT)
+SAMPLE(sample_three, 3, 0, DENSE)
+SAMPLE(sample_one_single, 1, 1, DENSE)
+SAMPLE(sample_two_single, 2, 1, DENSE)
+SAMPLE(sample_three_single, 3, 1, DENSE)
 
 static void sample(const struct mcpd_prepare_plan *plan, uint32_t index, const uint8_t *row,
                    int16_t *const out[3])
 {
-    static void (*const loops[2][3])(const struct avx2_windows *, const uint8_t *, const int16_t *,
-                                     int32_t, uint32_t, int16_t *const *) = {
+    static void (*const loops[2][3])(const struct avx2_windows *, const uint8_t *, int32_t,
+                                     uint32_t, int16_t *const *) = {
         {sample_one, sample_two, sample_three},
         {sample_one_single, sample_two_single, sample_three_single}};
     const struct avx2_tables *tables = plan->tables;
     const struct avx2_windows *windows = &tables->sets[index];
     const struct mcpd_prepare_set *set = &plan->sets[index];
 
-    loops[windows->single][set->count - 1](windows, row, tables->weights[set->axis], set->zero,
-                                           tables->groups, out);
+    loops[windows->single][set->count - 1](windows, row, set->zero, tables->groups, out);
 }
 
 /* ---- area ---------------------------------------------------------------------------------- */

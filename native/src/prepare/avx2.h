@@ -1,20 +1,26 @@
 /*
  * What the files of AVX2 share. Sixteen values of a line are sampled at a time.
  *
- * What they need of a row is fetched as windows, and byte shuffles make of them, for each component,
- * pairs of 16-bit samples, left and right, which are multiplied by their weights and summed:
+ * What they need of a row is fetched as windows, which byte shuffles make pairs of, left and right:
  *
- *   dense    a window of 16 bytes for each four values, where their samples all lie in 16 bytes
- *   paired   a window of 16 bytes for each two values, likewise
+ *   eight    a window of 16 bytes for each eight values, where their samples all lie in 16 bytes
+ *   joint    a window of 16 bytes for each four values of both components of a set
+ *   dense    a window of 16 bytes for each four values of a component
+ *   paired   a window of 16 bytes for each two values of a component
  *   sparse   a window of 8 bytes for each value, which holds both samples of every component of every
  *            format; the shuffle is always the same
+ *
+ * Pairs are bytes (eight, joint): the right's difference from the left is weighted and added to it.
+ * Or they are 16 bits (the others): both are weighted and summed. The result is the same.
  *
  * Sampled rows have their values in the order in which packing leaves them: 0..3, 8..11, 4..7,
  * 12..15 of each sixteen. Unpacking to 32 bits, in avx2_mix.c, puts them right again.
  *
  * Where no right sample has a weight, as in a row thinned to a third, shuffles of single samples put
  * them into place at once. No byte outside a row is read: a window that would reach beyond its end
- * starts earlier, and its shuffle is another (dense, paired), or it is shifted into place (sparse).
+ * starts earlier, and its shuffle is another, or it is shifted into place (sparse).
+ *
+ * Where the ratio is a simple one, as of 1920 to 640, all groups but the last have the same tables.
  */
 #ifndef MCPD_PREPARE_AVX2_H
 #define MCPD_PREPARE_AVX2_H
@@ -50,27 +56,32 @@ INLINE_AVX2 __m256i halves(__m128i low, __m128i high)
 #define AVX2_WIDE 16  /* bytes of a dense or paired window */
 #define AVX2_NARROW 8 /* bytes of a sparse window */
 
-enum avx2_kind { DENSE, PAIRED, SPARSE, SPARSE_NEAR_END };
+enum avx2_kind { EIGHT, JOINT, DENSE, PAIRED, SPARSE, SPARSE_NEAR_END };
 
 /* How a set is sampled. */
 struct avx2_windows {
     enum avx2_kind kind;
+    uint32_t values;     /* of a window */
     uint32_t base;       /* byte of the leftmost component's first sample in a row */
     uint32_t byte[3];    /* of each component in the window of a value, left sample */
     uint32_t nbytes;     /* of the window of a value */
     int32_t last;        /* the last byte that a sparse window may start at */
     uint32_t free_first; /* sparse: groups free_first..free_end - 1 start at it or before */
     uint32_t free_end;
-    int32_t *at;         /* byte in the row: of each window */
+    uint32_t run_first;  /* groups run_first..run_end - 1 have the same tables, but that each */
+    uint32_t run_end;    /* starts `period` bytes after the one before */
+    int32_t period;
     int single;          /* no pairs are needed */
-    uint8_t *shuffles;   /* of a register: dense [group][component][2][32], paired
-                            [group][component][2][2][32], sparse [component][2][2][32] */
+    int32_t *at;         /* byte in the row: of each window */
+    int16_t *weights;    /* [group][2][16], in the order of the registers */
+    uint8_t *shuffles;   /* eight [group][32], joint [group][2][32], dense [group][component][2][32],
+                            paired [group][component][2][2][32], sparse [component][2][2][32] */
+    size_t of_group;     /* bytes of a group's shuffles */
 };
 
 struct avx2_tables {
     uint32_t groups; /* of values in a line */
     struct avx2_windows sets[3];
-    int16_t *weights[2]; /* of an axis: pairs, [group][2][16], in the order of the registers */
 };
 
 /* As struct mcpd_prepare_isa has it; in avx2_tables.c. */
