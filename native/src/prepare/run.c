@@ -88,27 +88,36 @@ static void repeat(const struct mcpd_prepare_plan *plan, uint32_t first, uint32_
         REPEAT(uint8_t);
 }
 
-/* Padding of a picture of `count` channels by turns, the first of which is `first`. */
-static void pad(const struct mcpd_prepare_plan *plan, uint32_t first, uint32_t count,
+/* Rows first..end - 1 of a picture of `count` channels by turns, all padding. */
+static void pad_rows(const struct mcpd_prepare_plan *plan, uint32_t channel, uint32_t count,
+                     uint32_t first, uint32_t end, unsigned char *picture)
+{
+    size_t row = plan->out_width * count * plan->value_nbytes;
+
+    if (count == 1) {
+        repeat(plan, channel, 1, (size_t)(end - first) * plan->out_width, picture + first * row);
+        return;
+    }
+    /* Values by turns are slow to make: a row is copied. */
+    if (first < end)
+        repeat(plan, channel, count, plan->out_width, picture + first * row);
+    for (uint32_t y = first + 1; y < end; y++)
+        memcpy(picture + y * row, picture + first * row, row);
+}
+
+/* Padding of a picture of `count` channels by turns, the first of which is `channel`. */
+static void pad(const struct mcpd_prepare_plan *plan, uint32_t channel, uint32_t count,
                 unsigned char *picture)
 {
     size_t pixel = count * plan->value_nbytes, row = plan->out_width * pixel;
     uint32_t bottom = plan->top + plan->shown_height, right = plan->left + plan->shown_width;
-    const unsigned char *whole = NULL; /* a row of padding */
 
-    for (uint32_t y = 0; y < plan->out_height; y++) {
-        unsigned char *to = picture + y * row;
-
-        if (y >= plan->top && y < bottom) {
-            repeat(plan, first, count, plan->left, to);
-            repeat(plan, first, count, plan->out_width - right, to + right * pixel);
-        } else if (whole) {
-            memcpy(to, whole, row);
-        } else {
-            repeat(plan, first, count, plan->out_width, to);
-            whole = to;
-        }
+    pad_rows(plan, channel, count, 0, plan->top, picture);
+    for (uint32_t y = plan->top; y < bottom && plan->shown_width < plan->out_width; y++) {
+        repeat(plan, channel, count, plan->left, picture + y * row);
+        repeat(plan, channel, count, plan->out_width - right, picture + y * row + right * pixel);
     }
+    pad_rows(plan, channel, count, bottom, plan->out_height, picture);
 }
 
 void mcpd_prepare_run_padding(const struct mcpd_prepare_plan *plan, unsigned char *image)
