@@ -1,16 +1,18 @@
 """Fused preparation of 1080p frames on one thread: AVX2 beside portable code and OpenCV.
 
 Every way runs once a round and rounds follow each other, so that what the machine does besides is
-spread over all ways; ratios are medians over the rounds of the round's ratio. Images go to the same
-memory each time, frames come from a ring of four, as they do from slots.
+spread over all ways; ratios are medians over the rounds of the round's ratio. All ways write to one
+tensor, frames come from a ring of four, as they do from slots.
 
-    opencv         cvtColor, resize, scaled to float32, each channel into its plane of the output
-    opencv planes  Y, U and V are resized first, and the small frame is converted
+Chains of OpenCV calls are those of bench/opencv_chains.py; the best is the one with the least
+median. In cases "padding kept" the tensor was filled before and neither side writes its padding
+again, as when a worker prepares one frame after the other; in the others both write it. A batch is
+of eight frames into one tensor, by one call of ours. Area sampling is timed, and two threads.
 
     bandwidth share   time to move the rows that count, in lines of memory, and the image, at the
                       speed that a large copy has in this run, over the time that preparation takes
 
-opencv-python-headless is not a dependency: where it is not installed, those columns are missing.
+opencv-python-headless is not a dependency: where it is not installed, its columns are missing.
 
     python -m bench.prepare [--json] [--rounds 40]
 """
@@ -18,7 +20,6 @@ opencv-python-headless is not a dependency: where it is not installed, those col
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 import time
@@ -31,19 +32,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import Goal, at_least, report
+from bench.opencv_chains import HEIGHT, PAD, WIDTH, chains
 from mcpd.native import _core
 
-WIDTH: Final = 1920
-HEIGHT: Final = 1080
 YUV_GOAL: Final = 5.0
 """Times faster than cvtColor, resize and normalise with OpenCV: I420 and NV12."""
-PLANES_GOAL: Final = 2.0
+BEST_GOAL: Final = 2.0
 """Times faster than the best chain of OpenCV calls: I420 and NV12."""
 RGB_GOAL: Final = 2.0
 COPY_NBYTES: Final = 64 << 20
 _FRAMES: Final = 4
 _MEMORY_LINE: Final = 64
-_PAD: Final = 114.0
+_BATCH: Final = 8
 
 Bytes = NDArray[np.uint8]
 Way = Callable[[int], object]
@@ -83,16 +83,41 @@ class Case(NamedTuple):
     size: int
     dtype: str
     layout: str = "nchw"
+    kept: bool = False
+    """The padding is there before."""
+    batch: int = 1
+    area: bool = False
 
     @property
     def name(self) -> str:
-        how = "letterbox" if self.size == 640 else "stretch"
-        return f"{self.format} to {self.size} {how} {self.dtype} {self.layout}"
+        how = "letterbox" if self.letterbox else "stretch"
+        words = [f"{self.format} to {self.size} {how} {self.dtype} {self.layout}"]
+        words += ["area"] if self.area else []
+        words += [f"{self.batch} frames"] if self.batch > 1 else []
+        words += ["padding kept"] if self.kept else []
+        return ", ".join(words)
+
+    @property
+    def letterbox(self) -> bool:
+        return self.size == 640
+
+    @property
+    def compared(self) -> bool:
+        """Whether OpenCV makes it too."""
+        return self.letterbox and self.layout == "nchw" and self.dtype != "uint8" and not self.area
 
 
 CASES: Final = (
-    *(Case(name, 640, dtype) for name in FORMATS for dtype in ("float32", "float16", "uint8")),
+    *(Case(name, 640, "float32", kept=kept) for name in FORMATS for kept in (False, True)),
+    *(Case(name, 640, "float16", kept=True) for name in FORMATS),
+    *(
+        Case(name, 640, dtype, kept=True, batch=_BATCH)
+        for name in FORMATS
+        for dtype in ("float32", "float16")
+    ),
+    *(Case(name, 640, "uint8") for name in FORMATS),
     *(Case(name, 640, "float32", "nhwc") for name in FORMATS),
+    *(Case(name, 640, "float32", area=True) for name in FORMATS),
     *(Case(name, 300, "float32") for name in FORMATS),
     *(Case(name, 300, "uint8", "nhwc") for name in FORMATS),
 )
@@ -100,7 +125,7 @@ CASES: Final = (
 
 def preparation(case: Case, isa: str) -> _core.Preparation:
     """The case's preparation by an instruction set; "" for the fastest that there is."""
-    format, letterbox = FORMATS[case.format], case.size == 640
+    format, letterbox = FORMATS[case.format], case.letterbox
     with mock.patch.dict(os.environ, {"MCPD_PREPARE": isa}):
         return _core.Preparation(
             format=format.code,
@@ -116,89 +141,86 @@ def preparation(case: Case, isa: str) -> _core.Preparation:
             dtype=case.dtype,
             channels="rgb",
             resize="letterbox" if letterbox else "stretch",
-            sampling="half_pixel" if letterbox else "corner",
+            sampling="area" if case.area else "half_pixel" if letterbox else "corner",
             scale=1.0 if case.dtype == "uint8" else 1 / 255,
             mean=(0.0,),
             std=(1.0,),
-            pad_value=_PAD,
+            pad_value=PAD,
         )
 
 
 def moved_nbytes(case: Case) -> int:
     """Bytes that have to be moved: of each row that counts whole lines of memory, and the image.
 
-    Rows are those with a weight; columns are closer to each other than lines of memory are.
+    Rows are those with a weight, all for area sampling; columns are closer to each other than lines
+    of memory are. Of an image whose padding is kept, the rest.
     """
     format, total = FORMATS[case.format], 0
-    rows = case.size * HEIGHT // WIDTH if case.size == 640 else case.size
+    rows = case.size * HEIGHT // WIDTH if case.letterbox else case.size
     for _, row_nbytes, count in format.planes:
-        ratio, half = HEIGHT / rows, 0.5 if case.size == 640 else 0.0
+        ratio, half = HEIGHT / rows, 0.5 if case.letterbox else 0.0
         at = (np.arange(rows) + half) * ratio - half
         if count < HEIGHT:
             at = (at - 0.5) / 2
         at = np.clip(at, 0, count - 1)
         needed = set(np.floor(at + 1e-9).astype(int)) | set(np.ceil(at - 1e-9).astype(int))
-        total += len(needed) * -(-row_nbytes // _MEMORY_LINE) * _MEMORY_LINE
-    return total + 3 * case.size**2 * np.dtype(case.dtype).itemsize
+        read = count if case.area else len(needed)
+        total += read * -(-row_nbytes // _MEMORY_LINE) * _MEMORY_LINE
+    written = rows if case.kept else case.size
+    total += 3 * case.size * written * np.dtype(case.dtype).itemsize
+    return case.batch * total
 
 
 def ways_of(case: Case, frames: Sequence[Bytes]) -> dict[str, Way]:
-    """The ways to prepare the case here, by name."""
+    """The ways to prepare the case here, by name; the instruction set that is ours first."""
     ways: dict[str, Way] = {}
+    size = (3, case.size, case.size)
+    # One tensor for all, so that none finds it in a cache where another does not.
+    out = np.full((case.batch, *size), PAD / 255 if case.compared else 0, case.dtype)
     for isa in ("", "scalar"):
         one = preparation(case, isa)
         if one.isa not in ways:
-            ways[one.isa] = _ours(one, frames)
-    if case.size == 640 and case.dtype == "float32" and case.layout == "nchw":
-        ways.update(_opencv(case.format, frames))
+            ways[one.isa] = _ours(case, one, frames, out)
+    if case.batch > 1:
+        ways["2 threads"] = _ours(case, preparation(case, ""), frames, out, threads=2)
+    if case.compared:
+        ways |= _opencv(case, frames, out)
     return ways
 
 
-def _ours(one: _core.Preparation, frames: Sequence[Bytes]) -> Way:
-    out = np.zeros(one.out_nbytes, np.uint8)
-    return lambda index: one.run(frames[index].data, out.data)
+def _ours(
+    case: Case,
+    one: _core.Preparation,
+    frames: Sequence[Bytes],
+    out: NDArray[Any],
+    *,
+    threads: int = 1,
+) -> Way:
+    memory = out.reshape(-1).view(np.uint8).data
+
+    def run(index: int) -> None:
+        sources = [frames[(index + i) % len(frames)].data for i in range(case.batch)]
+        jobs = [(one, source, i) for i, source in enumerate(sources)]
+        _core.Preparation.run_batch(jobs, memory, threads=threads, padded=case.kept)
+
+    def run_one(index: int) -> None:
+        one.run(frames[index].data, memory, padded=case.kept)
+
+    return run if case.batch > 1 else run_one
 
 
-def _opencv(format: str, frames: Sequence[Bytes]) -> dict[str, Way]:
-    """Letterbox of 640 to float32, planes apart, by OpenCV; nothing where it is not installed."""
-    try:
-        cv2: Any = importlib.import_module("cv2")
-    except ImportError:
-        return {}
-    cv2.setNumThreads(1)
-    out = np.full((3, 640, 640), _PAD / 255, np.float32)
+def _opencv(case: Case, frames: Sequence[Bytes], out: NDArray[Any]) -> dict[str, Way]:
+    """Each chain on the case's frames; each image of a batch has a chain of its own."""
+    found = [chains(case.format, image, fill=not case.kept) for image in out]
 
-    def normalise(rgb: Any) -> None:
-        for channel in range(3):
-            plane = out[channel, 140:500]
-            cv2.multiply(cv2.extractChannel(rgb, channel), 1 / 255, plane, dtype=cv2.CV_32F)
+    def way(name: str) -> Way:
+        def run(index: int) -> None:
+            for i, one in enumerate(found):
+                one[name](frames[(index + i) % len(frames)])
 
-    def whole(index: int) -> None:
-        frame = frames[index]
-        if format == "rgb24":
-            rgb = frame.reshape(HEIGHT, WIDTH, 3)
-        else:
-            code = cv2.COLOR_YUV2RGB_I420 if format == "i420" else cv2.COLOR_YUV2RGB_NV12
-            rgb = cv2.cvtColor(frame.reshape(HEIGHT * 3 // 2, WIDTH), code)
-        normalise(cv2.resize(rgb, (640, 360)))
+        return run
 
-    def planes(index: int) -> None:
-        frame = frames[index]
-        luma = frame[: WIDTH * HEIGHT].reshape(HEIGHT, WIDTH)
-        chroma = frame[WIDTH * HEIGHT :]
-        small = np.empty((540, 640), np.uint8)
-        cv2.resize(luma, (640, 360), dst=small[:360])
-        if format == "i420":
-            halves = chroma.reshape(2, HEIGHT // 2, WIDTH // 2)
-            for half, to in zip(halves, small[360:].reshape(2, 180, 320), strict=True):
-                cv2.resize(half, (320, 180), dst=to)
-            normalise(cv2.cvtColor(small, cv2.COLOR_YUV2RGB_I420))
-        else:
-            pairs = chroma.reshape(HEIGHT // 2, WIDTH // 2, 2)
-            cv2.resize(pairs, (320, 180), dst=small[360:].reshape(180, 320, 2))
-            normalise(cv2.cvtColor(small, cv2.COLOR_YUV2RGB_NV12))
-
-    return {"opencv": whole} if format == "rgb24" else {"opencv": whole, "opencv planes": planes}
+    return {f"opencv {name}": way(name) for name in found[0]}
 
 
 def measure(rounds: int) -> tuple[dict[Case, dict[str, list[float]]], list[float]]:
@@ -256,15 +278,21 @@ def goals_of(taken: Mapping[Case, Mapping[str, Sequence[float]]]) -> list[Goal]:
     goals = []
     for case, times in taken.items():
         ours = next(iter(times.values()))
-        yuv = case.format != "rgb24"
-        for name, limit in (
-            ("opencv", YUV_GOAL if yuv else RGB_GOAL),
-            ("opencv planes", PLANES_GOAL),
-        ):
-            if name in times:
-                times_faster = round(ratio(times[name], ours), 2)
-                goals.append(at_least(f"{name} / ours, {case.name}", times_faster, limit))
+        theirs = {name: spent for name, spent in times.items() if name.startswith("opencv")}
+        if not theirs:
+            continue
+        whole = theirs["opencv whole"]
+        limit = RGB_GOAL if case.format == "rgb24" else YUV_GOAL
+        goals.append(at_least(f"opencv whole / ours, {case.name}", _times(whole, ours), limit))
+        if len(theirs) > 1:
+            best = min(theirs, key=lambda name: median(theirs[name]))
+            name = f"best chain ({best}) / ours, {case.name}"
+            goals.append(at_least(name, _times(theirs[best], ours), BEST_GOAL))
     return goals
+
+
+def _times(slow: Sequence[float], fast: Sequence[float]) -> float:
+    return round(ratio(slow, fast), 2)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -272,10 +300,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.prepare", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--rounds", type=int, default=40, help="of each case (default 40)")
+    parser.add_argument(
+        "--rounds", type=int, default=40, help="of each case, at least 5 (default 40)"
+    )
     options = parser.parse_args(arguments)
-    if options.rounds < 1:
-        parser.error("needs at least 1 round")
+    if options.rounds < 5:
+        parser.error("needs at least 5 rounds")
     taken, copies = measure(options.rounds)
     goals = goals_of(taken)
     if not goals:
