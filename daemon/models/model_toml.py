@@ -43,14 +43,16 @@ _IMAGE_INPUT_KEYS = _TENSOR_INPUT_KEYS | {
     "width": Key(type=INTEGER, least=1, most=MAX_SIDE),
     "height": Key(type=INTEGER, least=1, most=MAX_SIDE),
     "layout": Key(type=STRING, default="nchw", choices=("nchw", "nhwc")),
-    "dtype": Key(type=STRING, default="float32", choices=("float32", "float16", "uint8")),
+    "dtype": Key(type=STRING, default="float32", choices=("float32", "float16", "uint8", "int8")),
     "channels": Key(type=STRING, default="rgb", choices=("rgb", "bgr", "gray")),
     "resize": Key(type=STRING, default="stretch", choices=("stretch", "letterbox", "crop")),
-    "sampling": Key(type=STRING, default="half_pixel", choices=("half_pixel", "corner")),
+    "sampling": Key(type=STRING, default="half_pixel", choices=("half_pixel", "corner", "area")),
     "scale": Key(type=NUMBER, default=1.0, nonzero=True),
     "mean": Key(type=NUMBERS, default=[0.0], lengths=(1, 3)),
     "std": Key(type=NUMBERS, default=[1.0], lengths=(1, 3), nonzero=True),
     "pad_value": Key(type=NUMBER, default=0.0, least=0, most=255),
+    "quant_scale": Key(type=NUMBER, default=1.0, least=0, nonzero=True),
+    "zero_point": Key(type=INTEGER, default=0, least=-128, most=255),
 }
 _TENSORS_DECODE_KEYS = {
     "kind": Key(type=STRING, default="tensors", choices=("tensors", "detections")),
@@ -89,6 +91,9 @@ class InputConfig(Struct, frozen=True):
     std: tuple[float, ...] = (1.0,)
     pad_value: float = 0.0
     """A pixel level, 0..255, normalised as the others are."""
+    quant_scale: float = 1.0
+    """Of uint8 and int8: round_half_even(value / quant_scale) + zero_point, within the type."""
+    zero_point: int = 0
 
 
 class DecodeConfig(Struct, frozen=True):
@@ -204,6 +209,7 @@ def _read_inputs(tables: object, problems: list[str]) -> tuple[InputConfig, ...]
         for key in ("mean", "std"):
             if values.get("channels") == "gray" and len(values[key]) != 1:
                 problems.append(f"{where}{key} = {show(values[key])}: gray has one channel, not 3")
+        problems += [where + problem for problem in _quantisation_problems(values)]
         if len(problems) == before:
             inputs.append(convert(values, InputConfig))
     if len(tables) > 1 and any(table.get("kind", "image") == "image" for table in tables):
@@ -212,6 +218,21 @@ def _read_inputs(tables: object, problems: list[str]) -> tuple[InputConfig, ...]
     for name in sorted({name for name in names if names.count(name) > 1}):
         problems.append(f'model.toml: input: name = "{name}" is there twice')
     return tuple(inputs)
+
+
+def _quantisation_problems(values: dict[str, Any]) -> list[str]:
+    """What is wrong with keys of which each alone is right."""
+    zero_point, dtype = values.get("zero_point", 0), values.get("dtype", "uint8")
+    if dtype not in ("uint8", "int8"):
+        return [
+            f"{key} = {show(values[key])}: {dtype} is not quantised, uint8 and int8 are"
+            for key, none in (("quant_scale", 1), ("zero_point", 0))
+            if values[key] != none
+        ]
+    least, most = (-128, 127) if dtype == "int8" else (0, 255)
+    if not least <= zero_point <= most:
+        return [f"zero_point = {zero_point}: {dtype} is {least} to {most}"]
+    return []
 
 
 def _read_decode(path: Path, table: dict[str, Any], problems: list[str]) -> DecodeConfig:

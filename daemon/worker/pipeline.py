@@ -65,6 +65,7 @@ class ModelRunner:
         if self._image is not None:
             self._batch = np.zeros(image_shape(self._image), self._image.dtype)
         self._batch_view = self._batch.data
+        self._padded_by: _core.Preparation | None = None
         self._preparation = lru_cache(_PREPARATIONS)(self._make_preparation)
 
     def load(self) -> None:
@@ -175,13 +176,18 @@ class ModelRunner:
             )
         try:
             preparation = self._preparation(description)
-            preparation.run(frame.buffer, self._batch_view)
+            # Engines leave their input as it is, so that the padding of the frame before is there.
+            padded = preparation is self._padded_by
+            self._padded_by = None
+            preparation.run(frame.buffer, self._batch_view, padded=padded)
+            self._padded_by = preparation
         except ValueError as error:
             raise InvalidRequest(f"the frame cannot be prepared: {error}") from error
         return preparation.transform
 
     def _make_preparation(self, description: Description) -> _core.Preparation:
         image = self._image or InputConfig("")
+        quantised = image.dtype in ("uint8", "int8")
         default_matrix = "bt709" if description.height >= _HD_HEIGHT else "bt601"
         return _core.Preparation(
             format=FORMAT_CODES[description.format],
@@ -202,6 +208,8 @@ class ModelRunner:
             mean=image.mean,
             std=image.std,
             pad_value=image.pad_value,
+            quant_scale=image.quant_scale if quantised else 0.0,
+            zero_point=image.zero_point,
         )
 
     def _tensors(

@@ -218,6 +218,39 @@ def test_a_gray_frame_may_be_a_tensor_of_four_dimensions(tmp_path: Path) -> None
     runner.close()
 
 
+QUANTISED_TOML = """\
+[[input]]
+name = "x"
+width = 4
+height = 4
+dtype = "int8"
+channels = "gray"
+resize = "letterbox"
+sampling = "area"
+pad_value = 255
+scale = 0.00392156862745098
+quant_scale = 0.0078125
+zero_point = -1
+"""
+
+
+def test_a_quantised_input_is_averaged_scaled_and_padded(tmp_path: Path) -> None:
+    image = helper.make_tensor_value_info("x", TensorProto.INT8, [1, 1, 4, 4])
+    same = helper.make_tensor_value_info("y", TensorProto.INT8, [1, 1, 4, 4])
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [image], [same])
+    runner = open_runner(write_model(tmp_path, "g", graph, QUANTISED_TOML))
+    levels = np.zeros((8, 16), np.uint8)
+    levels[::2, ::4] = 255
+    wide, high = frame("gray8", 16, 8).fill(levels), frame("gray8", 8, 16).fill(levels.T)
+    eighth = round(1 / 8 * 128) - 1
+    for _ in range(2):  # one after the other, and each after the other
+        for one in (wide, wide, high):
+            got = runner.run(one)["y"][0, 0]
+            got = got if one is wide else got.T
+            assert got.tolist() == [[127] * 4, [eighth] * 4, [eighth] * 4, [127] * 4]
+    runner.close()
+
+
 def test_a_frame_of_another_kind_is_refused(tiny: ModelRunner, trivial: ModelRunner) -> None:
     with pytest.raises(InvalidRequest, match="takes images, the slot holds tensors"):
         tiny.run(StillFrame(describe_tensors({"x": TensorSpec("uint8", (3,))})))

@@ -71,6 +71,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         mean = [1, 2.5, 3]
         std = [4]
         pad_value = 114
+        quant_scale = 0.25
+        zero_point = 7
         [decode]
         kind = "detections"
         boxes = "b"
@@ -90,6 +92,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     model = read_model(path)
     (image,) = model.inputs
     assert (image.mean, image.std, image.scale, image.pad_value) == ((1, 2.5, 3), (4,), 0.5, 114)
+    assert (image.quant_scale, image.zero_point) == (0.25, 7)
     assert (model.decode.boxes, model.decode.scores) == ("b", "s")
     assert model.decode.labels == ("cat", "", "dog")
     assert model.decode.class_agnostic
@@ -193,6 +196,26 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
         ),
         (IMAGE + "scale = nan", "model.toml: input[0].scale = nan: must be a number"),
         (IMAGE + "scale = 1" + "0" * 400, "model.toml: input[0].scale = 1000"),
+        (
+            IMAGE + 'dtype = "float16"\nzero_point = 3',
+            "model.toml: input[0].zero_point = 3: float16 is not quantised",
+        ),
+        (
+            IMAGE + "quant_scale = 0.5",
+            "model.toml: input[0].quant_scale = 0.5: float32 is not quantised",
+        ),
+        (
+            IMAGE + 'dtype = "int8"\nzero_point = 128',
+            "model.toml: input[0].zero_point = 128: int8 is -128 to 127",
+        ),
+        (
+            IMAGE + 'dtype = "uint8"\nzero_point = -1',
+            "model.toml: input[0].zero_point = -1: uint8 is 0 to 255",
+        ),
+        (
+            IMAGE + 'dtype = "int8"\nquant_scale = 0',
+            "model.toml: input[0].quant_scale = 0: must be",
+        ),
         (IMAGE + "[decode]\nboxes = 'b'", 'model.toml: decode.boxes = "b": no such key'),
     ],
 )
