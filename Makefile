@@ -12,7 +12,7 @@ ARGS ?=
 bin := $(VENV)/bin
 stamp := $(VENV)/installed
 sources := $(wildcard native/include/*.h native/src/*.[ch] native/src/*/*.[ch])
-benches := stream readers streams serving naive_mcp mcp prepare writing
+benches := stream readers streams serving naive_mcp mcp prepare writing decode
 
 .PHONY: demo test bench lint install clean
 

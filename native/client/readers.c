@@ -81,7 +81,7 @@ static int pack_attach(struct mcpd_message *message, const char *name,
         return mcpd_fail(error, "invalid", "See enum mcpd_policy.", "no policy has the number %u",
                          options->policy);
     struct mcpd_pack *pack = &message->pack;
-    mcpd_message(message, "attach_reader", 6);
+    mcpd_message(message, "attach_reader", 5);
     mcpd_pack_text(pack, "stream");
     mcpd_pack_text(pack, name);
     mcpd_pack_text(pack, "policy");
@@ -92,8 +92,6 @@ static int pack_attach(struct mcpd_message *message, const char *name,
     mcpd_pack_unsigned(pack, options->max_pins != 0 ? options->max_pins : 2);
     mcpd_pack_text(pack, "group");
     mcpd_pack_text(pack, options->group != NULL ? options->group : "");
-    mcpd_pack_text(pack, "follow");
-    mcpd_pack_bool(pack, options->follow != 0);
     return 0;
 }
 

@@ -111,7 +111,7 @@ struct mcpd_reader_options {
     uint32_t policy;       /* enum mcpd_policy; 0: MCPD_LATEST */
     uint32_t max_pins;     /* frames it may hold at once; 0: 2 */
     uint32_t depth;        /* of MCPD_FIFO: newest frames kept for it */
-    uint32_t follow;       /* 1: goes on when another writer continues the stream, mcpd_stream_follow */
+    uint32_t reserved0;    /* zero */
     struct mcpd_thinning thinning; /* frames to pass over; not in a group */
     const char *group;     /* readers that give the same name share the frames; NULL: alone */
     uint32_t reserved[14]; /* zero */
