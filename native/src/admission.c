@@ -181,6 +181,8 @@ int mcpd_writer_pinned(const mcpd_writer *writer, uint64_t tag)
 {
     for (uint32_t i = 0; i < writer->nreaders; i++) {
         const struct mcpd_writer_reader *reader = &writer->readers[i];
+        if (i + MCPD_FETCH_AHEAD < writer->nreaders)
+            mcpd_fetch(writer->readers[i + MCPD_FETCH_AHEAD].pins, 1);
         for (uint32_t pin = 0; reader->group == 0 && pin < reader->max_pins; pin++)
             if (mcpd_load_seq_cst(&reader->pins[pin]) == tag)
                 return 1;
@@ -215,7 +217,7 @@ void mcpd_writer_wake_readers(mcpd_writer *writer, uint64_t seq, int64_t publish
 {
     uint64_t wakes = 0;
     for (uint32_t i = 0; i < writer->nreaders; i++) {
-        mcpd_writer_fetch_reader(writer, i + 1);
+        mcpd_writer_fetch_reader(writer, i + MCPD_FETCH_AHEAD);
         if (!writer->readers[i].released)
             wakes += (uint64_t)wake(&writer->readers[i], seq, publish_ns);
     }

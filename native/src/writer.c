@@ -134,7 +134,8 @@ static void fetch_shared(const mcpd_writer *writer, const struct mcpd_slot_heade
     mcpd_fetch(header, 256);
     mcpd_fetch(&writer->queue[seq & writer->queue_mask], 1);
     mcpd_fetch(&writer->wctl->head, 1);
-    mcpd_writer_fetch_reader(writer, 0);
+    for (uint32_t i = 0; i < MCPD_FETCH_AHEAD; i++)
+        mcpd_writer_fetch_reader(writer, i);
 }
 
 /*

@@ -13,6 +13,7 @@
 #include "stream.h"
 
 #define MCPD_NO_SLOT UINT32_MAX
+#define MCPD_FETCH_AHEAD 4 /* readers: how early a walk over all asks for their words */
 #define MCPD_MAX_GROUPS MCPD_MAX_READERS
 
 struct mcpd_writer_slot {
