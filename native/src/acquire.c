@@ -60,7 +60,8 @@ static int take(mcpd_writer *writer)
     uint32_t index = writer->free[--writer->nfree];
     struct mcpd_writer_slot *slot = &writer->slots[index];
     slot->state = MCPD_SLOT_WRITING;
-    mcpd_store_release(&writer->headers[index].state, MCPD_TAG(slot->seq, MCPD_SLOT_WRITING));
+    /* Of no frame: that of one says that its reclaim is under way, and members wait for that. */
+    mcpd_store_release(&writer->headers[index].state, MCPD_TAG(0, MCPD_SLOT_WRITING));
     mcpd_writer_count_held(writer, 1);
     return (int)index;
 }

@@ -16,7 +16,7 @@
  *                                                          publish: seq_cst, after the epoch
  *   rctl.not_before_ns    next: relaxed, before the epoch  publish: relaxed, after the epoch
  *   gctl.cursor           claim: seq_cst compare-exchange  acquire: seq_cst, before the claims
- *   gctl.returned         give back: seq_cst, after the    next: acquire, before the claims
+ *   gctl.returned         give back: seq_cst, after the    next: seq_cst, before the claims
  *                         claim
  *   rctl.epoch            sleep: seq_cst exchange          publish, end: seq_cst
  *   wctl.writer_epoch     sleep: seq_cst exchange          unpin: seq_cst, after the pin's store

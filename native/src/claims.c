@@ -53,8 +53,30 @@ static int withdraw(mcpd_reader *reader, uint32_t slot, uint64_t seq)
 }
 
 /*
+ * Whether the slot holds frame seq: 1, 0, or -EAGAIN while that is not to be seen. A writer that looks
+ * whether it may reclaim the slot will put it back; one that died while it looked will not. `ended` is
+ * read first: read after the state, it could be the end of a writer that has put the slot back since.
+ */
+static int stands(const mcpd_reader *reader, uint32_t slot, uint64_t seq)
+{
+    const _Atomic uint64_t *word = &reader->headers[slot].state;
+    for (int i = 0; i < SETTLE_LOOKS; i++) {
+        uint32_t ended = mcpd_load_seq_cst(&reader->wctl->ended);
+        uint64_t state = mcpd_load_seq_cst(word);
+        if (state == MCPD_TAG(seq, MCPD_SLOT_PUBLISHED))
+            return 1;
+        if (state != MCPD_TAG(seq, MCPD_SLOT_WRITING) || ended != MCPD_LIVE)
+            return 0;
+        sched_yield();
+    }
+    return -EAGAIN;
+}
+
+/*
  * Claims frame seq and copies its metadata; returns the slot. -ESTALE: another's, done, or moved on.
- * The compare-exchange and the re-check pair with the exchange and the scan in the writer's reclaim.
+ * The compare-exchange and the re-check pair with the exchange and the scan in the writer's reclaim. If
+ * that is under way, both may have seen the other, and then the frame stands: others count on the
+ * claim already, and have moved the cursor beyond it.
  */
 static int claim(mcpd_reader *reader, uint64_t seq, struct mcpd_meta *meta)
 {
@@ -69,11 +91,19 @@ static int claim(mcpd_reader *reader, uint64_t seq, struct mcpd_meta *meta)
         !mcpd_compare_exchange_seq_cst(word, &seen,
                                        MCPD_CLAIM(seq, reader->member, MCPD_CLAIM_TAKEN)))
         return -ESTALE;
-    int result = mcpd_reader_confirm(reader, (uint32_t)slot, seq, meta);
+    int result = mcpd_reader_confirm(reader, (uint32_t)slot, seq, meta), standing = 0;
+    if (result == -ESTALE) {
+        standing = stands(reader, (uint32_t)slot, seq);
+        if (standing > 0)
+            result = mcpd_reader_copy_meta(reader, (uint32_t)slot, seq, meta);
+    }
     if (result == 0)
         return slot;
-    withdraw(reader, (uint32_t)slot, seq);
-    advance_past(reader, seq, 0);
+    if (standing < 0)
+        mcpd_member_let_go(reader, seq, (uint32_t)slot, MCPD_CLAIM_RETURNED);
+    else
+        withdraw(reader, (uint32_t)slot, seq);
+    advance_past(reader, seq, standing < 0);
     return result;
 }
 
@@ -112,28 +142,9 @@ static int64_t find_returned(const mcpd_reader *reader, uint64_t above, uint64_t
 }
 
 /*
- * Whether the slot holds frame seq: 1, 0, or -EAGAIN while that is not to be seen. A writer that looks
- * whether it may reclaim the slot will put it back; one that has ended the stream may not.
- */
-static int stands(const mcpd_reader *reader, uint32_t slot, uint64_t seq)
-{
-    const _Atomic uint64_t *word = &reader->headers[slot].state;
-    for (int i = 0; i < SETTLE_LOOKS; i++) {
-        uint64_t state = mcpd_load_seq_cst(word);
-        if (state == MCPD_TAG(seq, MCPD_SLOT_PUBLISHED))
-            return 1;
-        if (state != MCPD_TAG(seq, MCPD_SLOT_WRITING))
-            return 0;
-        if (mcpd_load_seq_cst(&reader->wctl->ended) != MCPD_LIVE)
-            return 0;
-        sched_yield();
-    }
-    return -EAGAIN;
-}
-
-/*
- * Takes the returned claim over: 0, -ESTALE when it is no more, -EAGAIN when it is to be looked at
- * another time, -EBADMSG. The frame is pinned by the claim as it stood and as it stands then.
+ * Takes the returned claim over: 0, -ESTALE when it is no more or its frame is not, -EAGAIN when it is
+ * to be looked at another time, -EBADMSG. The claim pins the frame from before the look at the state,
+ * so that is not looked at again: a writer may be looking at the claim by then, and will find it.
  */
 static int take_over(mcpd_reader *reader, uint32_t slot, uint64_t returned, struct mcpd_meta *meta)
 {
@@ -145,16 +156,7 @@ static int take_over(mcpd_reader *reader, uint32_t slot, uint64_t returned, stru
         return standing;
     if (!mcpd_compare_exchange_seq_cst(&reader->claims[slot], &returned, standing ? mine : done))
         return -ESTALE;
-    int result = standing ? mcpd_reader_confirm(reader, slot, seq, meta) : -ESTALE;
-    if (result == -ESTALE && standing) { /* the writer has begun to look meanwhile */
-        standing = stands(reader, slot, seq);
-        if (standing > 0)
-            result = mcpd_reader_confirm(reader, slot, seq, meta);
-        if (standing < 0) {
-            mcpd_member_let_go(reader, seq, slot, MCPD_CLAIM_RETURNED);
-            return -EAGAIN;
-        }
-    }
+    int result = standing ? mcpd_reader_copy_meta(reader, slot, seq, meta) : -ESTALE;
     if (result == 0)
         return 0;
     if (standing)
@@ -166,7 +168,7 @@ static int take_over(mcpd_reader *reader, uint32_t slot, uint64_t returned, stru
 /* The pin of a returned frame; -ESTALE: there is none now. */
 static int take_returned(mcpd_reader *reader, struct mcpd_meta *meta)
 {
-    uint32_t returned = mcpd_load_acquire(&reader->gctl->returned);
+    uint32_t returned = mcpd_load_seq_cst(&reader->gctl->returned);
     if (returned == reader->looked && !reader->unsettled)
         return -ESTALE;
     uint64_t above = 0, word = 0;
@@ -199,7 +201,8 @@ int mcpd_member_ready(mcpd_reader *reader, uint64_t *head)
     uint32_t ended = mcpd_load_seq_cst(&reader->wctl->ended);
     *head = mcpd_load_seq_cst(&reader->wctl->head);
     reader->wanted = mcpd_load_seq_cst(&reader->gctl->cursor);
-    if (*head >= reader->wanted || mcpd_load_acquire(&reader->gctl->returned) != reader->looked)
+    if (*head >= reader->wanted || reader->unsettled ||
+        mcpd_load_seq_cst(&reader->gctl->returned) != reader->looked)
         return reader->nfree > 0 ? 1 : -EBUSY;
     return ended != MCPD_LIVE ? -EPIPE : -EAGAIN;
 }
@@ -210,13 +213,17 @@ int mcpd_member_take(mcpd_reader *reader, struct mcpd_meta *meta)
     reader->more = 0;
     for (int retries = 0; retries < MCPD_MAX_RETRIES; retries++) {
         int result = mcpd_member_ready(reader, &head);
-        if (reader->nfree > 0 && (result == 1 || reader->unsettled)) {
+        if (result == 1) {
             int pin = take_returned(reader, meta);
             if (pin != -ESTALE)
                 return pin;
         }
         if (result < 0)
             return result;
+        if (head < reader->wanted && reader->unsettled) {
+            reader->more = 1; /* nobody will signal that it has settled */
+            return -EAGAIN;
+        }
         if (head < reader->wanted)
             continue; /* what was returned is gone: see whether that was all */
         uint64_t seq = choose(reader, reader->wanted, head);

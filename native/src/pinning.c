@@ -15,7 +15,13 @@ int mcpd_reader_confirm(const mcpd_reader *reader, uint32_t slot, uint64_t seq,
     const struct mcpd_slot_header *header = &reader->headers[slot];
     if (mcpd_load_seq_cst(&header->state) != MCPD_TAG(seq, MCPD_SLOT_PUBLISHED))
         return -ESTALE;
-    *meta = header->meta;
+    return mcpd_reader_copy_meta(reader, slot, seq, meta);
+}
+
+int mcpd_reader_copy_meta(const mcpd_reader *reader, uint32_t slot, uint64_t seq,
+                          struct mcpd_meta *meta)
+{
+    *meta = reader->headers[slot].meta;
     if (meta->seq != seq || meta->generation != reader->geometry.generation ||
         meta->nbytes > reader->geometry.slot_nbytes)
         return -EBADMSG;

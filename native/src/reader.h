@@ -124,6 +124,9 @@ void mcpd_member_let_go(mcpd_reader *reader, uint64_t seq, uint32_t slot, uint32
  */
 int mcpd_reader_confirm(const mcpd_reader *reader, uint32_t slot, uint64_t seq,
                         struct mcpd_meta *meta);
+/* Copies the metadata of a slot that is known to hold frame seq: 0 or -EBADMSG. */
+int mcpd_reader_copy_meta(const mcpd_reader *reader, uint32_t slot, uint64_t seq,
+                          struct mcpd_meta *meta);
 /* The frame is pinned by the top pin and goes to the caller: counts it; returns the pin. */
 int mcpd_reader_deliver(mcpd_reader *reader, uint32_t slot, const struct mcpd_meta *meta,
                         int64_t now_ns);
