@@ -1,6 +1,7 @@
 # Everything from a clean clone: each target first makes the virtual environment it needs.
 #   make demo    the whole path on a sample video, with numbers
 #   make test    the test suite; ARGS="-k name" goes to pytest
+#   make verify  the protocol's model, all of it: minutes, and several GB of memory
 #   make bench   the benchmarks; ARGS=--json for JSON
 #   make lint    ruff, mypy --strict, pyright
 #   make clean   removes what these made, except downloads in the user's cache
@@ -14,13 +15,16 @@ stamp := $(VENV)/installed
 sources := $(wildcard native/include/*.h native/src/*.[ch] native/src/*/*.[ch])
 benches := stream readers streams serving naive_mcp mcp prepare writing decode
 
-.PHONY: demo test bench lint install clean
+.PHONY: demo test verify bench lint install clean
 
 demo: $(stamp)
 	@$(bin)/mcpd demo $(ARGS)
 
 test: $(stamp)
 	@$(bin)/python -P -m pytest $(ARGS)
+
+verify: $(stamp)
+	@$(bin)/python -P -m tests.model.verify $(ARGS)
 
 bench: $(stamp)
 	@set -e; for name in $(benches); do $(bin)/python -m bench.$$name $(ARGS); echo; done
