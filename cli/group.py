@@ -11,7 +11,7 @@ from mcpd.cli.options import socket_option
 COMMANDS: dict[str, str] = {
     "start": "Run the daemon in the foreground.",
     "stop": "Have the daemon drain and end.",
-    "status": "Show the daemon, its models, streams and workers.",
+    "status": "Show the daemon, its models, streams, readers and workers.",
     "push": "Decode a video or camera into a stream.",
     "infer": "Run a model on an image or video file.",
     "watch": "Print a stream's frames, or a model's results on them.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from typing import Any
 
 import click
@@ -11,14 +13,20 @@ from mcpd.cli.render import format_bytes, format_duration, format_size, print_ta
 
 Row = dict[str, Any]
 
+POLICIES = ("latest", "fifo", "lossless")
+TABLES = ("models", "streams", "readers", "workers", "sessions")
+
 
 @click.command()
 @common_options
 @pass_invocation
 def command(invocation: Invocation) -> None:
-    """Show the daemon, its models, streams and workers.
+    """Show the daemon, its models, streams, readers and workers.
 
-    With --json everything the daemon tells: {daemon, models, streams, workers, sessions}.
+    Of each stream: the age of its newest frame; how many readers it has of each policy, how many
+    frames behind the slowest is, what they missed (fifo drops, latest skips), how many frames they
+    hold; how long its writer waits by now, and for whom. With --json everything the daemon tells:
+    {daemon, models, streams, readers, workers, sessions}.
 
     \b
     Example:
@@ -27,7 +35,7 @@ def command(invocation: Invocation) -> None:
     with invocation.connect() as client:
         document = {
             "daemon": client.status()["daemon"],
-            **{what: client.list(what) for what in ("models", "streams", "workers", "sessions")},
+            **{what: client.list(what) for what in TABLES},
         }
     if invocation.json:
         print_json(document)
@@ -41,6 +49,7 @@ def command(invocation: Invocation) -> None:
     )
     print_models(document["models"])
     _print_streams(document["streams"])
+    _print_readers(document["streams"], document["readers"])
     _print_workers(document["workers"])
 
 
@@ -71,14 +80,14 @@ def print_models(models: list[Row]) -> None:
 def _print_streams(streams: list[Row]) -> None:
     print_table(
         "streams",
-        ("name", "size", ">fps", ">frames", ">readers", ">memory", "writer"),
+        ("name", "size", ">fps", ">frames", ">age", ">memory", "writer"),
         [
             (
                 stream["name"],
                 format_size(stream["width"], stream["height"], stream["format"]),
                 f"{stream['fps']:.1f}",
                 stream["published"],
-                stream["readers"],
+                _since(stream["publish_ns"]),
                 format_bytes(stream["memory_bytes"]),
                 f"{stream['writer']} {stream['writer_pid']}".strip(),
             )
@@ -86,6 +95,65 @@ def _print_streams(streams: list[Row]) -> None:
         ],
         empty="none; make one with `mcpd push FILE --stream NAME`",
     )
+
+
+def _print_readers(streams: list[Row], readers: list[Row]) -> None:
+    """How each stream is read, and below it for whom a writer waits."""
+    lines: list[tuple[object, ...]] = []
+    waits: list[str] = []
+    for stream in streams:
+        mine = [
+            reader
+            for reader in readers
+            if (reader["stream"], reader["state"]) == (stream["id"], "live")
+        ]
+        if not mine:
+            continue
+        # One that is between two generations has a row in each.
+        mix = Counter(r["policy"] for r in mine if r["generation"] == stream["generation"])
+        lines.append(
+            (
+                stream["name"],
+                *(mix[policy] or "-" for policy in POLICIES),
+                max(reader["lag"] for reader in mine),
+                sum(reader["dropped"] for reader in mine),
+                sum(reader["skipped"] for reader in mine),
+                sum(reader["pinned"] for reader in mine),
+                _since(stream["blocked_since_ns"]),
+            )
+        )
+        if stream["blocked_since_ns"]:
+            waits += _stalled(stream, mine)
+    if not lines:
+        return
+    heads = [f">{policy}" for policy in POLICIES]
+    print_table(
+        "readers",
+        ("stream", *heads, ">lag", ">dropped", ">skipped", ">held", ">waits"),
+        lines,
+    )
+    for line in waits:
+        click.echo(line)
+    if waits:
+        click.echo()
+
+
+def _stalled(stream: Row, readers: list[Row]) -> list[str]:
+    """Who of the lossless readers is behind, the slowest first."""
+    behind = [r for r in readers if r["policy"] == "lossless" and (r["lag"] or r["pinned"])]
+    behind.sort(key=lambda reader: -int(reader["lag"]))
+    return [
+        f"{stream['name']}: its writer waits for pid {reader['pid']} ({reader['client'] or '-'}), "
+        f"lossless, {reader['lag']} frames behind"
+        for reader in behind[:3]
+    ]
+
+
+def _since(moment_ns: int) -> str:
+    """How long ago a CLOCK_MONOTONIC time was, "-" for none."""
+    if not moment_ns:
+        return "-"
+    return format_duration(max(0, time.monotonic_ns() - moment_ns) / 1e9)
 
 
 def _print_workers(workers: list[Row]) -> None:

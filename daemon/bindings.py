@@ -6,10 +6,10 @@ import asyncio
 import logging
 
 from mcpd.daemon.catalogue import Model
-from mcpd.daemon.leases import Binding, Stream
+from mcpd.daemon.leases import Binding, Stream, Wanted
+from mcpd.daemon.readers import Readers
 from mcpd.daemon.registry import Registry
 from mcpd.daemon.session import Answer, Session, SessionEnded
-from mcpd.daemon.streams import Streams
 from mcpd.daemon.supervisor import Supervisor
 from mcpd.shm.errors import (
     InvalidRequest,
@@ -32,15 +32,16 @@ TRACE_ID_NBYTES = 16
 class Bindings:
     """The requests that have models run. Belongs to the event loop's thread."""
 
-    def __init__(self, registry: Registry, streams: Streams, supervisor: Supervisor) -> None:
+    def __init__(self, registry: Registry, readers: Readers, supervisor: Supervisor) -> None:
         self.table: dict[int, Binding] = {}
         self._registry = registry
-        self._streams = streams
+        self._readers = readers
         self._supervisor = supervisor
         self._shared: dict[tuple[int, str, int, str], Binding] = {}
         self._serving: set[asyncio.Task[None]] = set()
         registry.on_readers_gone = self._readers_gone
         registry.on_stream_ended = self._stream_ended
+        registry.on_stream_moved = self._stream_moved
 
     async def open(self, session: Session, message: OpenResults) -> Answer:
         """Finds or makes the binding and attaches the caller to its results.
@@ -60,6 +61,7 @@ class Bindings:
         while True:
             left_s = max(0.0, deadline - asyncio.get_running_loop().time())
             worker = await self._supervisor.ready(model, left_s, session)
+            stream = stream.newest
             if stream.state != "live":
                 raise StreamClosed(f"stream {stream.name!r} has ended", reason="closed")
             try:
@@ -97,11 +99,12 @@ class Bindings:
         binding.callers += 1
         try:
             results = await asyncio.shield(binding.results)
-            reader = await self._streams.join(session, results, message.results, message.max_pins)
+            wanted = Wanted(message.results, message.max_pins, message.depth, message.group)
+            reader = await self._readers.join(session, results, wanted)
         finally:
             binding.callers -= 1
             self._check_use(binding)
-        answer = self._streams.reader_answer(reader)
+        answer = self._readers.answer(reader)
         result = {
             "grant": answer.result,
             "model": model.name,
@@ -131,7 +134,7 @@ class Bindings:
         name = f"{stream.name}@{model.name}"
         if message.once:
             name = f"~{number}-{name.lstrip('~')}"
-        elif name in self._registry.names or any(
+        elif name in self._registry.names.live or any(
             b.results_name == name for b in self.table.values()
         ):
             name = f"{name}~{number}"
@@ -166,7 +169,7 @@ class Bindings:
         )
         try:
             result = await binding.session.request(request, timeout_s=SERVE_TIMEOUT_S)
-            stream = self._registry.streams.get(result.get("stream", 0))
+            stream = self._registry.names.live.get(binding.results_name)
             if stream is None or stream.session is not binding.session:
                 raise ModelFailed(f"the worker of {binding.model!r} answered {result!r}")
         except SessionEnded:
@@ -204,9 +207,14 @@ class Bindings:
         if any(reader.state != "quarantined" for reader in stream.readers.values()):
             return
         self._forget(binding)
-        self._registry.forget_name(stream)
+        self._registry.names.forget(stream)
         binding.session.send(Unserve(binding=binding.id))
         log.info("binding=%d model=%s has no readers left", binding.id, binding.model)
+
+    def _stream_moved(self, old: Stream, new: Stream) -> None:
+        for binding in self.table.values():
+            if binding.stream is old:
+                binding.stream = new  # its worker goes on there as any reader does
 
     def _stream_ended(self, stream: Stream) -> None:
         if stream.binding is not None:

@@ -1,4 +1,4 @@
-"""What the daemon has handed out: streams, readers and bindings, each with its owner."""
+"""What the daemon has handed out: streams, readers, groups and bindings, each with its owner."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import select
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mcpd.daemon.session import Session
 from mcpd.native import _core
@@ -19,7 +20,22 @@ REASONS = {
     _core.END_WRITER_DIED: "writer_died",
     _core.END_REVOKED: "revoked",
     _core.END_SHUTDOWN: "shutdown",
+    _core.END_MOVED: "moved",
 }
+
+
+MAX_SEQ = (1 << 48) - 1
+"""Largest sequence number there is; see docs/protocol.md."""
+
+
+class Wanted(NamedTuple):
+    """How a reader asks to read a stream."""
+
+    policy: str
+    max_pins: int
+    depth: int = 0
+    group: str = ""
+    follow: bool = False
 
 
 def signal_fd(fd: int) -> None:
@@ -35,13 +51,18 @@ def signal_fd(fd: int) -> None:
 
 @dataclass(eq=False, kw_only=True)
 class Stream:
-    """One stream; owns its descriptors until it ends and its memory until nobody maps it.
+    """One generation of a stream; owns its descriptors until it ends and its memory until nobody
+    maps it.
 
     Attributes:
+        first_seq: Sequence number of its first frame.
         control, payload: Its objects; closed once it has ended.
         read_only: Descriptors for readers (control, payload); made when it is sealed.
         counters: The daemon's mapping of the control object.
-        state: "new" until sealed, then "live", then "ended".
+        state: "new", "sealed" while readers of the generation before are brought over, "live",
+            "moved" once the next one is live, "ended".
+        pending: The next generation while its writer makes it.
+        successor: The next generation once it is live.
         mapped: Whether the writer's process may still have it mapped.
         hidden: Private to the two ends of a binding: not listed, not found by name.
     """
@@ -57,16 +78,36 @@ class Stream:
     counters: _core.WriterControl
     hidden: bool = False
     generation: int = 1
+    first_seq: int = 1
     state: str = "new"
     reason: int = 0
     mapped: bool = True
     read_only: tuple[int, ...] = ()
     readers: dict[int, Reader] = field(default_factory=dict)
+    groups: dict[int, Group] = field(default_factory=dict)
+    pending: Stream | None = None
+    successor: Stream | None = None
     binding: Binding | None = None
     since_s: float = field(default_factory=time.time)
     seen_head: int = 0
     seen_ns: int = field(default_factory=time.monotonic_ns)
     fps: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.seen_head = self.first_seq - 1
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Number and generation."""
+        return self.id, self.generation
+
+    @property
+    def newest(self) -> Stream:
+        """The generation that its writer writes now."""
+        stream = self
+        while stream.successor is not None:
+            stream = stream.successor
+        return stream
 
     @property
     def nbytes(self) -> int:
@@ -77,6 +118,19 @@ class Stream:
     def pins(self) -> int:
         """Frames that its readers may pin, all together."""
         return sum(reader.max_pins for reader in self.readers.values())
+
+    @property
+    def depth(self) -> int:
+        """Newest frames that its fifo readers and groups have it keep; 0: none."""
+        alone = (reader.depth for reader in self.readers.values())
+        return max((*alone, *(group.depth for group in self.groups.values())), default=0)
+
+    def find_group(self, name: str) -> Group | None:
+        """The group of that name that may be joined."""
+        for group in self.groups.values():
+            if group.name == name and not group.left:
+                return group
+        return None
 
     def seal(self) -> None:
         """From now on nobody can map its memfds writable; keeps read-only descriptors."""
@@ -92,7 +146,7 @@ class Stream:
         self.read_only = tuple(read_only)
         self.control.close()
         self.payload.close()
-        self.state = "live"
+        self.state = "sealed"
 
     def release_descriptors(self) -> None:
         """Lets go of everything but the counters: nobody can attach any more. Idempotent."""
@@ -114,13 +168,23 @@ class Stream:
             slot_nbytes=self.slot_nbytes,
             spec=self.spec,
             shm_name=self.payload.shm_name,
+            first_seq=self.first_seq,
         )
         if reader is not None:
             grant.reader = reader.id
             grant.max_pins = reader.max_pins
             grant.policy = reader.policy
+            grant.depth = reader.depth
             grant.start_seq = reader.start_seq
+            if reader.group is not None:
+                grant.group = reader.group.id
+                grant.member = reader.member
         return grant
+
+    def head(self) -> int:
+        """Number of the newest frame as the writer says, within what it can be."""
+        told = self.counters.stats()["head"]
+        return min(max(told, self.first_seq - 1), MAX_SEQ - 1)
 
     def read_fps(self, head: int) -> float:
         """Frames a second since the last question; asked again within half a second, as then."""
@@ -134,9 +198,12 @@ class Stream:
 
 @dataclass(eq=False, kw_only=True)
 class Reader:
-    """One reader of a stream, with the objects that only it, the writer and the daemon share.
+    """One reader of a generation, with the objects that only it, the writer and the daemon share.
 
     Attributes:
+        follow: Whether it waits for the next writer when this one is gone.
+        group, member: The group it shares frames with, and its number in it.
+        predecessor, successor: Itself in the generation that it came from and goes on in.
         state: "joining" until the writer knows it, then "live"; "quarantined" when its session is
             gone but its process may still look at what it pinned.
     """
@@ -149,9 +216,29 @@ class Reader:
     control: Segment
     counters: _core.ReaderControl
     wake_fd: int
+    depth: int = 0
+    follow: bool = False
+    group: Group | None = None
+    member: int = 0
+    predecessor: Reader | None = None
+    successor: Reader | None = None
     state: str = "joining"
     start_seq: int = 0
     since_s: float = field(default_factory=time.time)
+
+    @property
+    def wanted(self) -> Wanted:
+        """What it asked for."""
+        name = self.group.name if self.group is not None else ""
+        return Wanted(self.policy, self.max_pins, self.depth, name, self.follow)
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """What it maps the stream and its own objects by; the daemon's."""
+        fds = (*self.stream.read_only, self.control.fd, self.wake_fd)
+        if self.policy == "lossless" or self.group is not None:
+            fds = (*fds, self.stream.wake_fd)
+        return fds if self.group is None else (*fds, self.group.control.fd)
 
     def wake(self) -> None:
         """Signals it, whatever it waits for."""
@@ -168,6 +255,57 @@ class Reader:
     def close(self) -> None:
         """Lets go of its objects. Idempotent."""
         self.release_descriptors()
+        self.counters.close()
+
+
+@dataclass(eq=False, kw_only=True)
+class Group:
+    """Readers of a generation that share its frames, with the object of their claims.
+
+    Attributes:
+        members: By their number in the group. A number is free again when nothing in its process
+            can look at what it claimed.
+        ready: Resolves when the writer knows the group.
+        left: All its members have gone, and those still there only may look at what they claimed.
+            It is owed nothing more and cannot be joined.
+    """
+
+    id: int
+    name: str
+    stream: Stream
+    policy: str
+    depth: int
+    control: Segment
+    counters: _core.GroupControl
+    ready: asyncio.Future[None]
+    members: dict[int, Reader] = field(default_factory=dict)
+    left: bool = False
+    since_s: float = field(default_factory=time.time)
+
+    def join(self, reader: Reader) -> None:
+        """Gives a new member the lowest number that is free; there are as many as readers."""
+        reader.group = self
+        reader.member = next(n for n in range(_core.MAX_READERS) if n not in self.members)
+        self.members[reader.member] = reader
+
+    def leave(self, reader: Reader) -> int:
+        """Nothing looks for this member any more: what it had claimed goes back to the others,
+        who are signalled. Returns how many frames that were."""
+        del self.members[reader.member]
+        self.check()
+        count = self.counters.sweep(reader.member, not self.left)
+        for member in self.members.values():
+            member.wake()
+        return count
+
+    def check(self) -> None:
+        """Finds out whether anybody is left who could go on."""
+        if all(member.state == "quarantined" for member in self.members.values()):
+            self.left = True
+
+    def close(self) -> None:
+        """Lets go of its object. Idempotent."""
+        self.control.close()
         self.counters.close()
 
 

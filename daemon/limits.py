@@ -21,7 +21,6 @@ HEADROOM_NBYTES = 64 << 20
 
 KINDS = ("frames", "tensors", "requests", "results")
 MEMORIES = ("memfd", "posix")
-POLICIES = {"latest": _core.POLICY_LATEST, "lossless": _core.POLICY_LOSSLESS}
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _RESULTS_NAME = re.compile(r"~?[A-Za-z0-9][A-Za-z0-9._~@-]{0,190}")
@@ -138,23 +137,20 @@ def check_spec(name: str, spec: StreamSpec) -> int:
     return (spec.slot_nbytes + PAGE_NBYTES - 1) // PAGE_NBYTES * PAGE_NBYTES
 
 
-def check_room(name: str, spec: StreamSpec, pins: int) -> None:
-    """LimitExceeded unless the slots cover history, the writer's holds, these pins and one more."""
-    needed = spec.history + spec.holds + pins + 1
+def check_room(name: str, spec: StreamSpec, pins: int, depth: int = 0) -> None:
+    """LimitExceeded unless the slots cover what is kept, the writer's holds, these pins and one.
+
+    Args:
+        depth: Of the fifo reader or group that has the most kept.
+    """
+    needed = max(spec.history, depth) + spec.holds + pins + 1
     if spec.slots < needed:
         raise LimitExceeded(
-            f"stream {name!r} has {spec.slots} slots and would need {needed}: history "
-            f"{spec.history}, held by the writer {spec.holds}, pinned by readers {pins}, free 1",
+            f"stream {name!r} has {spec.slots} slots and would need {needed}: kept "
+            f"{max(spec.history, depth)} (history {spec.history}, fifo depth {depth}), held by the "
+            f"writer {spec.holds}, pinned by readers {pins}, free 1",
             f"Create the stream with slots={needed} or more, or let readers pin fewer frames",
         )
-
-
-def check_policy(policy: str, max_pins: int) -> None:
-    """InvalidRequest unless a reader may have this policy and so many pins."""
-    if policy not in POLICIES:
-        raise InvalidRequest(f"policy {policy!r} is not one of {', '.join(POLICIES)}")
-    if not 1 <= max_pins <= _core.MAX_PINS:
-        raise InvalidRequest(f"max_pins is {max_pins}; it must be 1 to {_core.MAX_PINS}")
 
 
 def _check_frame(name: str, spec: StreamSpec) -> None:

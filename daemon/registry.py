@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from mcpd.daemon.leases import REASONS, Reader, Stream
+from mcpd.daemon.leases import REASONS, Group, Reader, Stream
 from mcpd.daemon.limits import MemoryLedger
+from mcpd.daemon.names import Names
 from mcpd.daemon.reaper import Reaper
 from mcpd.daemon.session import Session
 from mcpd.native import _core
-from mcpd.shm.errors import AlreadyExists, NotFound, NotPermitted
-from mcpd.shm.messages import ReaderLeave, StreamEndedNote
+from mcpd.shm.errors import NotFound, NotPermitted
+from mcpd.shm.messages import GroupLeave, ReaderLeave, StreamEndedNote
 
 log = logging.getLogger("mcpd.daemon")
 
@@ -30,60 +31,67 @@ class Registry:
 
     Attributes:
         sessions: Those with a connection, and those whose process still holds something.
-        names: Streams that can be found: neither ended nor reserved only.
+        streams: Every generation that is not freed, by its number and generation.
+        names: Who has which name.
         on_readers_gone: Called with a live stream that has just lost its last reader.
-        on_stream_ended: Called with a stream that has just ended.
+        on_stream_ended: Called with a generation that has just ended.
+        on_stream_moved: Called with a generation and the next, which is live from now on.
+        on_reader_removed: Called with a reader that has just been removed.
     """
 
     def __init__(self, ledger: MemoryLedger, reaper: Reaper) -> None:
         self.ledger = ledger
         self.reaper = reaper
         self.sessions: dict[int, Session] = {}
-        self.streams: dict[int, Stream] = {}
-        self.names: dict[str, Stream] = {}
+        self.streams: dict[tuple[int, int], Stream] = {}
+        self.names = Names(self._followed)
         self.readers: dict[int, Reader] = {}
         self.on_readers_gone: Callable[[Stream], None] = lambda stream: None
         self.on_stream_ended: Callable[[Stream], None] = lambda stream: None
+        self.on_stream_moved: Callable[[Stream, Stream], None] = lambda old, new: None
+        self.on_reader_removed: Callable[[Reader], None] = lambda reader: None
         self._numbers = itertools.count(1)
-        self._reserved: set[str] = set()
         self._freeing: set[asyncio.Task[None]] = set()
 
     def next_id(self) -> int:
         """A number for a stream, reader or binding; never given twice."""
         return next(self._numbers)
 
-    def reserve_name(self, name: str) -> None:
-        """Keeps a name for a stream that is being made; AlreadyExists if it is taken."""
-        if name in self.names or name in self._reserved:
-            raise AlreadyExists(
-                f"stream {name!r} exists",
-                "Choose another name, or stop its writer (`mcpd status` names it).",
-            )
-        self._reserved.add(name)
-
-    def release_name(self, name: str) -> None:
-        """Gives a reserved name back."""
-        self._reserved.discard(name)
-
-    def forget_name(self, stream: Stream) -> None:
-        """The stream cannot be found any more, and its name is free. Idempotent."""
-        if self.names.get(stream.name) is stream:
-            del self.names[stream.name]
-
     def add_stream(self, stream: Stream) -> None:
-        """Lists a new stream under its reserved name."""
-        self._reserved.discard(stream.name)
-        self.names[stream.name] = stream
-        self.streams[stream.id] = stream
+        """Lists a new generation, not to be found by its name yet."""
+        self.streams[stream.key] = stream
 
-    def stream_of(self, session: Session, number: int) -> Stream:
-        """The stream that this session writes; NotFound or NotPermitted if it does not."""
-        stream = self.streams.get(number)
+    def free_generation(self, number: int, least: int) -> int:
+        """A generation that the stream has not got yet, `least` if that is free."""
+        used = [generation for stream, generation in self.streams if stream == number]
+        return max(least, max(used, default=0) + 1)
+
+    def stream_of(self, session: Session, number: int, generation: int) -> Stream:
+        """The generation that this session writes; NotFound or NotPermitted if it does not.
+
+        Args:
+            generation: 0: the newest there is.
+        """
+        if generation == 0:
+            generation = max((known[1] for known in self.streams if known[0] == number), default=0)
+        stream = self.streams.get((number, generation))
         if stream is None:
-            raise NotFound(f"stream {number} does not exist")
+            which = f" of generation {generation}" if generation else ""
+            raise NotFound(f"stream {number}{which} does not exist")
         if stream.session is not session:
             raise NotPermitted(f"stream {number} is written by another session")
         return stream
+
+    def live_stream_of(self, session: Session, number: int) -> Stream:
+        """The generation of a stream that this session writes now.
+
+        Raises:
+            NotFound, NotPermitted: As `stream_of`; NotFound also when it is not sealed.
+        """
+        for stream in self.streams.values():
+            if stream.id == number and stream.state == "live":
+                return self.stream_of(session, *stream.key)
+        raise NotFound(f"stream {number} is not live")
 
     def reader_of(self, session: Session, number: int) -> Reader:
         """The reader that this session has; NotFound or NotPermitted if it has not."""
@@ -100,9 +108,9 @@ class Registry:
         Raises:
             NotFound: There is none, or its writer has not sealed it yet.
         """
-        stream = self.names.get(name)
+        stream = self.names.live.get(name)
         if stream is None or stream.state != "live":
-            listed = sorted(s.name for s in self.names.values() if not s.hidden)
+            listed = sorted(s.name for s in self.names.live.values() if not s.hidden)
             known = ", ".join(listed[:20]) or "none yet"
             raise NotFound(
                 f"no stream {name[:80]!r}",
@@ -120,10 +128,15 @@ class Registry:
         told = stream.counters.stats()["ended"]
         stream.reason = told if told in REASONS else reason  # its writer's word, or anything
         stream.state = "ended"
-        self.forget_name(stream)
+        self.names.end(stream)
+        if stream.pending is not None:
+            self.end_stream(stream.pending, _core.END_REVOKED)
+        for before in self.streams.values():
+            if before.pending is stream:
+                before.pending = None  # it was not resized after all
         for reader in stream.readers.values():
             reader.wake()
-            reader.session.send(StreamEndedNote(stream=stream.id, reason=REASONS[stream.reason]))
+            reader.session.send(ended_note(stream))
         if stream.payload.shm_name:
             stream.payload.unlink()
             self.reaper.disown(stream.payload.name)
@@ -133,7 +146,8 @@ class Registry:
         else:
             descriptors()
         log.info(
-            "stream=%d name=%s ended reason=%s", stream.id, stream.name, REASONS[stream.reason]
+            "stream=%d generation=%d name=%s ended reason=%s",
+            *(*stream.key, stream.name, REASONS[stream.reason]),
         )
         self.on_stream_ended(stream)
 
@@ -143,12 +157,12 @@ class Registry:
         self._free_stream(stream)
 
     def _free_stream(self, stream: Stream) -> None:
-        if stream.mapped or stream.readers or stream.id not in self.streams:
+        if stream.mapped or stream.readers or stream.key not in self.streams:
             return
-        del self.streams[stream.id]
+        del self.streams[stream.key]
         stream.counters.close()
         self.ledger.release(stream.nbytes)
-        log.debug("stream=%d name=%s freed bytes=%d", stream.id, stream.name, stream.nbytes)
+        log.debug("stream=%d generation=%d freed bytes=%d", *stream.key, stream.nbytes)
 
     # ---- the end of a reader --------------------------------------------------------------------
 
@@ -164,6 +178,8 @@ class Registry:
         reader.state = "quarantined"
         reader.release_descriptors()
         self._tell_writer(reader, "keep")
+        if reader.group is not None:
+            reader.group.check()
         self._check_readers(reader.stream)
 
     def remove_reader(self, reader: Reader) -> None:
@@ -175,8 +191,33 @@ class Registry:
         self._tell_writer(reader, "drop")
         reader.close()
         self.ledger.release(reader.control.nbytes)
+        if reader.group is not None:
+            self._leave_group(reader.group, reader)
+        if reader.successor is not None:
+            reader.successor.predecessor = None
+        self.on_reader_removed(reader)
         self._check_readers(stream)
         self._free_stream(stream)
+
+    def _leave_group(self, group: Group, reader: Reader) -> None:
+        count = group.leave(reader)
+        if count:
+            log.info(
+                "stream=%d group=%s member=%d left with frames=%d",
+                *(group.stream.id, group.name, reader.member, count),
+            )
+        self.check_group(group)
+
+    def check_group(self, group: Group) -> None:
+        """A group without members is no more. Idempotent."""
+        stream = group.stream
+        if group.members or stream.groups.pop(group.id, None) is None:
+            return
+        group.left = True
+        group.close()
+        self.ledger.release(group.control.nbytes)
+        if stream.state != "ended":
+            stream.session.send(GroupLeave(stream=stream.id, group=group.id))
 
     def _tell_writer(self, reader: Reader, pins: str) -> None:
         stream = reader.stream
@@ -219,9 +260,25 @@ class Registry:
         for stream in list(self.streams.values()):
             if stream.state != "ended":
                 self.end_stream(stream, _core.END_SHUTDOWN)
-                stream.session.send(StreamEndedNote(stream=stream.id, reason="shutdown"))
+                stream.session.send(ended_note(stream))
+
+    def _followed(self, number: int) -> bool:
+        return any(True for _ in self.followers(number))
+
+    def followers(self, number: int) -> Iterator[Reader]:
+        """Readers that wait for the next writer of a stream."""
+        for reader in self.readers.values():
+            waits = reader.follow and reader.state == "live" and reader.successor is None
+            if waits and reader.stream.id == number and reader.stream.state == "ended":
+                yield reader
 
     def _off_loop(self, work: Callable[[], None]) -> None:
         task = asyncio.get_running_loop().create_task(asyncio.to_thread(work))
         self._freeing.add(task)
         task.add_done_callback(self._freeing.discard)
+
+
+def ended_note(stream: Stream) -> StreamEndedNote:
+    """What is told to who has to do with a generation that has ended."""
+    reason = REASONS[stream.reason]
+    return StreamEndedNote(stream=stream.id, generation=stream.generation, reason=reason)

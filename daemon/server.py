@@ -15,8 +15,10 @@ from typing import Any
 
 from mcpd.daemon.bindings import Bindings
 from mcpd.daemon.config import Settings
+from mcpd.daemon.handover import Handover
 from mcpd.daemon.limits import MemoryLedger
 from mcpd.daemon.peer import Peer, identify, identify_child
+from mcpd.daemon.readers import Readers
 from mcpd.daemon.reaper import Reaper
 from mcpd.daemon.registry import Registry
 from mcpd.daemon.session import Answer, EndOfSession, Session
@@ -57,15 +59,17 @@ class Server:
         self._reaper = Reaper()
         self._registry = Registry(self._ledger, self._reaper)
         self._supervisor = Supervisor(settings, self._adopt_worker)
-        streams = Streams(self._registry)
-        bindings = Bindings(self._registry, streams, self._supervisor)
+        readers = Readers(self._registry)
+        streams = Streams(self._registry, Handover(self._registry, readers))
+        bindings = Bindings(self._registry, readers, self._supervisor)
         self._tables = Tables(self._registry, bindings, self._supervisor)
         self._requests: dict[type[m.Message], _Work] = {
             m.CreateStream: streams.create,
+            m.ResizeStream: streams.resize,
             m.SealStream: streams.seal,
             m.CloseStream: streams.close,
-            m.AttachReader: streams.attach,
-            m.DetachReader: streams.detach,
+            m.AttachReader: readers.attach,
+            m.DetachReader: readers.detach,
             m.OpenResults: bindings.open,
             m.RunOnce: bindings.run_once,
             m.Status: self._status,

@@ -1,53 +1,59 @@
-"""Makes streams and introduces readers to their writers; then steps out of the way."""
+"""Makes streams, generation by generation, and takes them back."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mcpd.daemon import limits
-from mcpd.daemon.leases import Reader, Stream
+from mcpd.daemon.handover import Handover
+from mcpd.daemon.leases import MAX_SEQ, Stream
 from mcpd.daemon.registry import Registry
-from mcpd.daemon.session import Answer, Session, SessionEnded
+from mcpd.daemon.session import Answer, Session
 from mcpd.native import _core
 from mcpd.shm import segment
-from mcpd.shm.errors import (
-    DaemonUnavailable,
-    InvalidRequest,
-    LimitExceeded,
-    NotFound,
-    StreamClosed,
-    TimedOut,
-)
-from mcpd.shm.messages import (
-    AttachReader,
-    CloseStream,
-    CreateStream,
-    DetachReader,
-    ReaderJoin,
-    SealStream,
-    StreamSpec,
-)
+from mcpd.shm.errors import DaemonUnavailable, InvalidRequest, StreamClosed
+from mcpd.shm.messages import CloseStream, CreateStream, ResizeStream, SealStream, StreamSpec
 from mcpd.shm.segment import Segment
 
 log = logging.getLogger("mcpd.daemon")
 
-JOIN_TIMEOUT_S = 5.0
-"""How long a writer may take to admit a reader: its I/O thread has nothing else to do."""
+
+class _Plan(NamedTuple):
+    """A generation to be made."""
+
+    session: Session
+    name: str
+    spec: StreamSpec
+    slot_nbytes: int
+    number: int
+    generation: int
+    first_seq: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.spec.slots * self.slot_nbytes + _core.writer_control_nbytes(self.spec.slots)
 
 
 class Streams:
-    """The requests about streams and readers. Belongs to the event loop's thread."""
+    """The requests of streams' writers. Belongs to the event loop's thread."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, handover: Handover) -> None:
         self._registry = registry
+        self._handover = handover
         self._owner = segment.current_owner()
+        self._resizing: set[Stream] = set()  # those whose next generation is being reserved
 
     async def create(self, session: Session, message: CreateStream) -> Answer:
-        """Admits and reserves a stream's memory and hands it to its writer; not to be found yet."""
+        """Admits and reserves a stream's memory and hands it to its writer; not to be found yet.
+
+        A name that is remembered is continued.
+        """
         name, spec = message.name, message.spec
         limits.check_name(name, spec.kind, worker=session.is_worker)
         if spec.kind == "requests" and not name.startswith(f"~{session.number}-"):
@@ -56,136 +62,158 @@ class Streams:
                 f"Name it '~{session.number}-<number>'.",
             )
         slot_nbytes = limits.check_spec(name, spec)
-        nbytes = spec.slots * slot_nbytes + _core.writer_control_nbytes(spec.slots)
-        self._registry.reserve_name(name)
+        names = self._registry.names
+        names.reserve(name)
         try:
-            self._registry.ledger.admit(nbytes, f"stream {name!r}")
-            try:
-                stream = await self._reserve(session, name, spec, slot_nbytes)
-            except BaseException:
-                self._registry.ledger.release(nbytes)
-                raise
-            finally:
-                self._registry.ledger.settle(nbytes)
+            past = names.past(name)
+            if past is None:
+                number, generation, first_seq = self._registry.next_id(), 1, 1
+            else:
+                number, first_seq = past.id, past.next_seq
+                generation = self._registry.free_generation(number, past.generation + 1)
+            plan = _Plan(session, name, spec, slot_nbytes, number, generation, first_seq)
+            stream = await self._make(plan)
         except BaseException:
-            self._registry.release_name(name)
+            names.release(name)
             raise
-        self._registry.add_stream(stream)
-        if not session.open:
-            self._registry.revoke(session)
-            self._registry.unmap_stream(stream)
-            raise DaemonUnavailable("the session ended")
-        log.info("stream=%d name=%s created %s bytes=%d", stream.id, name, session, nbytes)
-        fds = (stream.control.fd, stream.payload.fd, stream.wake_fd)
-        return Answer(msgspec.to_builtins(stream.grant()), fds)
+        names.add(stream)
+        return self._hand_over(stream)
 
-    def seal(self, session: Session, message: SealStream) -> Answer:
+    async def resize(self, session: Session, message: ResizeStream) -> Answer:
+        """As `create`, for the next generation of a stream that goes on until that is sealed."""
+        old = self._registry.live_stream_of(session, message.stream)
+        spec = message.spec
+        if old.pending is not None or old in self._resizing:
+            raise InvalidRequest(
+                f"stream {old.name!r} is being resized already", "Wait until that is done."
+            )
+        if spec.kind != old.spec.kind and {spec.kind, old.spec.kind} != {"frames", "tensors"}:
+            raise InvalidRequest(
+                f"stream {old.name!r} is of kind {old.spec.kind!r} and cannot become {spec.kind!r}"
+            )
+        slot_nbytes = limits.check_spec(old.name, spec)
+        limits.check_room(old.name, spec, old.pins, old.depth)
+        _check_next(old, message.first_seq)
+        generation = self._registry.free_generation(old.id, old.generation + 1)
+        plan = _Plan(session, old.name, spec, slot_nbytes, old.id, generation, message.first_seq)
+        self._resizing.add(old)
+        try:
+            new = await self._make(plan)
+        finally:
+            self._resizing.discard(old)
+        if old.state != "live":
+            self._registry.end_stream(new, _core.END_REVOKED)
+            self._registry.unmap_stream(new)
+            raise StreamClosed(f"stream {old.name!r} has ended")
+        old.pending = new
+        return self._hand_over(new)
+
+    def seal(self, session: Session, message: SealStream) -> Answer | Coroutine[Any, Any, Answer]:
         """The writer has mapped it: sealed against further writing, and open to readers."""
-        stream = self._registry.stream_of(session, message.stream)
+        stream = self._registry.stream_of(session, message.stream, message.generation)
         if stream.state != "new":
             raise InvalidRequest(f"stream {stream.name!r} is {stream.state} already")
         stream.seal()
+        old = next((s for s in self._registry.streams.values() if s.pending is stream), None)
+        if old is not None or any(self._registry.followers(stream.id)):
+            return self._open(old, stream)
+        self._handover.open(stream)
         return Answer()
 
     def close(self, session: Session, message: CloseStream) -> Answer:
-        """The writer has ended and unmapped it."""
-        stream = self._registry.stream_of(session, message.stream)
-        self._registry.end_stream(stream, _core.END_CLOSED)
+        """The writer has ended and unmapped a generation."""
+        stream = self._registry.stream_of(session, message.stream, message.generation)
+        reason = _core.END_MOVED if stream.state == "moved" else _core.END_CLOSED
+        self._registry.end_stream(stream, reason)
         self._registry.unmap_stream(stream)
         return Answer()
 
-    async def attach(self, session: Session, message: AttachReader) -> Answer:
-        """A reader of a stream that anybody may read, or of one made for this worker."""
-        stream = self._registry.find_stream(message.stream)
-        if stream.hidden and not session.is_worker:
-            raise NotFound(f"no stream {message.stream[:80]!r}")
-        reader = await self.join(session, stream, message.policy, message.max_pins)
-        return self.reader_answer(reader)
-
-    async def join(self, session: Session, stream: Stream, policy: str, max_pins: int) -> Reader:
-        """Makes a reader and introduces it to the writer; it is live when this returns.
-
-        Raises:
-            InvalidRequest: The policy or max_pins is out of its limits.
-            LimitExceeded: Too few slots for so many pins, or too many readers.
-            TimedOut: The writer does not answer.
-            StreamClosed: The writer went away meanwhile.
-        """
-        limits.check_policy(policy, max_pins)
-        limits.check_room(stream.name, stream.spec, stream.pins + max_pins)
-        if len(stream.readers) >= _core.MAX_READERS:
-            raise LimitExceeded(
-                f"stream {stream.name!r} has {len(stream.readers)} readers, the most there can be",
-                "Close one of them.",
-            )
-        reader = self._make_reader(session, stream, policy, max_pins)
+    async def _open(self, old: Stream | None, stream: Stream) -> Answer:
+        """Brings readers over, and lets others in."""
         try:
-            reader.start_seq = await self._introduce(reader)
+            if old is None:
+                await self._handover.succeed(stream)
+            else:
+                _check_next(old, stream.first_seq)
+                await self._handover.resize(old, stream)
         except BaseException:
-            self._registry.remove_reader(reader)
+            self._registry.end_stream(stream, _core.END_REVOKED)
             raise
-        if not session.open or stream.state != "live":
-            self._registry.remove_reader(reader)
-            raise _closed(stream)
-        reader.state = "live"
-        return reader
-
-    def reader_answer(self, reader: Reader) -> Answer:
-        """What the reader maps its objects by."""
-        stream = reader.stream
-        fds = (*stream.read_only, reader.control.fd, reader.wake_fd)
-        if reader.policy == "lossless":
-            fds = (*fds, stream.wake_fd)
-        return Answer(msgspec.to_builtins(stream.grant(reader)), fds)
-
-    def detach(self, session: Session, message: DetachReader) -> Answer:
-        """The reader has unmapped; it and its pins are free."""
-        self._registry.remove_reader(self._registry.reader_of(session, message.reader))
+        if stream.state != "live":
+            raise StreamClosed(f"stream {stream.name!r} has ended")
         return Answer()
 
-    async def _reserve(
-        self, session: Session, name: str, spec: StreamSpec, slot_nbytes: int
-    ) -> Stream:
-        number = self._registry.next_id()
-        shm_name = segment.posix_name(self._owner, number)
+    def _hand_over(self, stream: Stream) -> Answer:
+        fds = (stream.control.fd, stream.payload.fd, stream.wake_fd)
+        return Answer(msgspec.to_builtins(stream.grant()), fds)
+
+    async def _make(self, plan: _Plan) -> Stream:
+        """Listed, with its memory reserved."""
+        ledger = self._registry.ledger
+        ledger.admit(plan.nbytes, f"stream {plan.name!r}")
+        try:
+            stream = await self._reserve(plan)
+        except BaseException:
+            ledger.release(plan.nbytes)
+            raise
+        finally:
+            ledger.settle(plan.nbytes)
+        self._registry.add_stream(stream)
+        if not plan.session.open:
+            self._registry.end_stream(stream, _core.END_WRITER_DIED)
+            self._registry.unmap_stream(stream)
+            raise DaemonUnavailable("the session ended")
+        log.info(
+            "stream=%d generation=%d name=%s created %s bytes=%d",
+            *(*stream.key, plan.name, plan.session, plan.nbytes),
+        )
+        return stream
+
+    async def _reserve(self, plan: _Plan) -> Stream:
+        # A generation's posix name is not that of the one before, which may still be there.
+        segment_number = plan.number if plan.generation == 1 else self._registry.next_id()
+        shm_name = segment.posix_name(self._owner, segment_number)
         wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
-            if spec.memory == "posix":
+            if plan.spec.memory == "posix":
                 self._registry.reaper.own(shm_name)
             control, payload, counters = await asyncio.to_thread(
-                self._make_objects, number, name, spec, slot_nbytes
+                self._make_objects, plan, segment_number
             )
         except BaseException:
             os.close(wake_fd)
             self._registry.reaper.disown(shm_name)
             raise
         return Stream(
-            id=number,
-            name=name,
-            spec=spec,
-            slot_nbytes=slot_nbytes,
-            session=session,
+            id=plan.number,
+            name=plan.name,
+            spec=plan.spec,
+            slot_nbytes=plan.slot_nbytes,
+            session=plan.session,
+            generation=plan.generation,
+            first_seq=plan.first_seq,
             control=control,
             payload=payload,
             counters=counters,
             wake_fd=wake_fd,
-            hidden=name.startswith("~"),
+            hidden=plan.name.startswith("~"),
         )
 
     def _make_objects(
-        self, number: int, name: str, spec: StreamSpec, slot_nbytes: int
+        self, plan: _Plan, segment_number: int
     ) -> tuple[Segment, Segment, _core.WriterControl]:
         """Reserves the memory: 0.4 s a GiB, so in a thread."""
+        name, spec = plan.name, plan.spec
         control = segment.create_memfd(f"mcpd:wctl:{name}", _core.writer_control_nbytes(spec.slots))
         try:
-            payload_nbytes = _core.payload_nbytes(spec.slots, slot_nbytes)
+            payload_nbytes = _core.payload_nbytes(spec.slots, plan.slot_nbytes)
             if spec.memory == "posix":
-                payload = segment.create_posix(self._owner, number, payload_nbytes)
+                payload = segment.create_posix(self._owner, segment_number, payload_nbytes)
             else:
                 payload = segment.create_memfd(f"mcpd:payload:{name}", payload_nbytes)
             try:
                 counters = _core.WriterControl(control.fd, spec.slots)
-                counters.initialise(number, 1, slot_nbytes)
+                counters.initialise(plan.number, plan.generation, plan.slot_nbytes, plan.first_seq)
             except BaseException:
                 payload.unlink()
                 payload.close()
@@ -195,67 +223,12 @@ class Streams:
             raise
         return control, payload, counters
 
-    def _make_reader(self, session: Session, stream: Stream, policy: str, max_pins: int) -> Reader:
-        number = self._registry.next_id()
-        nbytes = _core.reader_control_nbytes(max_pins)
-        self._registry.ledger.admit(nbytes, f"reader of {stream.name!r}")
-        try:
-            # One page: not worth a thread.
-            control = segment.create_memfd(f"mcpd:rctl:{stream.name}", nbytes)
-            try:
-                counters = _core.ReaderControl(control.fd, max_pins)
-                counters.initialise(stream.id, stream.generation, number)
-                wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            except BaseException:
-                control.close()
-                raise
-        except BaseException:
-            self._registry.ledger.release(nbytes)
-            raise
-        finally:
-            self._registry.ledger.settle(nbytes)
-        reader = Reader(
-            id=number,
-            stream=stream,
-            session=session,
-            policy=policy,
-            max_pins=max_pins,
-            control=control,
-            counters=counters,
-            wake_fd=wake_fd,
+
+def _check_next(old: Stream, first_seq: int) -> None:
+    """InvalidRequest unless a new generation from first_seq on continues what was published."""
+    expected = old.head() + 1
+    if first_seq != expected or first_seq >= MAX_SEQ:
+        raise InvalidRequest(
+            f"stream {old.name!r}: first_seq is {first_seq}; its next frame is {expected}",
+            "Publish nothing while the stream is resized.",
         )
-        self._registry.add_reader(reader)
-        return reader
-
-    async def _introduce(self, reader: Reader) -> int:
-        """The first sequence number that the writer owes the reader."""
-        stream = reader.stream
-        join = ReaderJoin(
-            stream=stream.id, reader=reader.id, max_pins=reader.max_pins, policy=reader.policy
-        )
-        read_only = reader.control.open_read_only()
-        try:
-            answer = stream.session.request(
-                join, (read_only, reader.wake_fd), timeout_s=JOIN_TIMEOUT_S
-            )
-            result = await answer
-        except SessionEnded:
-            raise _closed(stream) from None
-        except TimedOut as error:
-            raise TimedOut(
-                f"the writer of stream {stream.name!r} (pid {stream.session.peer.pid}) did not "
-                f"admit the reader within {JOIN_TIMEOUT_S:g} s",
-                "It may be stopped; try again, or restart it.",
-            ) from error
-        finally:
-            os.close(read_only)
-        start_seq = result.get("start_seq")
-        if not isinstance(start_seq, int) or start_seq < 0:
-            raise InvalidRequest(f"the writer of {stream.name!r} answered start_seq={start_seq!r}")
-        return start_seq
-
-
-def _closed(stream: Stream) -> StreamClosed:
-    return StreamClosed(
-        f"stream {stream.name!r} has ended", "Open it again when its writer is back.", "writer_died"
-    )

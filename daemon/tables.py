@@ -15,11 +15,10 @@ from typing import Any
 
 import msgspec
 
+from mcpd.daemon import rows
 from mcpd.daemon.bindings import Bindings
 from mcpd.daemon.catalogue import Model
-from mcpd.daemon.leases import REASONS, Reader, Stream
 from mcpd.daemon.registry import Registry
-from mcpd.daemon.session import Session
 from mcpd.daemon.supervisor import Supervisor
 from mcpd.shm.errors import InvalidRequest
 from mcpd.shm.messages import PAGE_LENGTH
@@ -72,6 +71,7 @@ class Tables:
             "streams": self._streams,
             "models": self._models,
             "sessions": self._sessions,
+            "readers": self._readers,
             "leases": self._leases,
             "workers": self._workers,
         }
@@ -108,33 +108,16 @@ class Tables:
         return {"items": items, "cursor": ""}
 
     def _streams(self) -> Iterator[Row]:
-        for stream in self._registry.streams.values():
-            if stream.hidden or stream.state == "ended":
-                continue
-            counters = stream.counters.stats()
-            yield {
-                "id": stream.id,
-                "name": stream.name,
-                "kind": stream.spec.kind,
-                "state": stream.state,
-                "format": stream.spec.format,
-                "width": stream.spec.width,
-                "height": stream.spec.height,
-                "slots": stream.spec.slots,
-                "slot_nbytes": stream.slot_nbytes,
-                "memory": stream.spec.memory,
-                "memory_bytes": stream.nbytes,
-                "writer_pid": stream.session.peer.pid,
-                "writer": stream.session.client,
-                "readers": sum(r.state != "quarantined" for r in stream.readers.values()),
-                "head": counters["head"],
-                "published": counters["published"],
-                "blocked_ns": counters["blocked_ns"],
-                "published_nbytes": counters["nbytes"],
-                "publish_ns": counters["publish_ns"],
-                "fps": round(stream.read_fps(counters["head"]), 2),
-                "since": stream.since_s,
-            }
+        every = self._registry.streams.values()
+        pending = {stream.pending for stream in every}
+        for stream in every:
+            if not (stream.hidden or stream.state in ("moved", "ended") or stream in pending):
+                yield rows.stream_row(stream)
+
+    def _readers(self) -> Iterator[Row]:
+        for reader in self._registry.readers.values():
+            if not reader.stream.hidden:
+                yield rows.reader_row(reader)
 
     def _models(self) -> Iterator[Row]:
         for model in self._supervisor.catalogue.models.values():
@@ -179,7 +162,7 @@ class Tables:
     def _sessions(self) -> Iterator[Row]:
         for session in self._registry.sessions.values():
             yield {
-                **_owner(session),
+                **rows.owner(session),
                 "uid": session.peer.uid,
                 "worker": session.is_worker,
                 "state": "open" if session.open else "quarantined",
@@ -190,15 +173,17 @@ class Tables:
 
     def _leases(self) -> Iterator[Row]:
         for stream in self._registry.streams.values():
-            yield from _stream_leases(stream)
+            yield from rows.stream_leases(stream)
+            for group in stream.groups.values():
+                yield rows.group_lease(group)
             for reader in stream.readers.values():
-                yield _reader_lease(reader)
+                yield rows.reader_lease(reader)
         for binding in self._bindings.table.values():
             yield {
                 "kind": "binding",
                 "id": binding.id,
                 "name": binding.results_name,
-                **_owner(binding.session),
+                **rows.owner(binding.session),
                 "since": binding.since_s,
                 "bytes": 0,
                 "state": "live" if binding.results.done() else "opening",
@@ -213,53 +198,6 @@ def rss_nbytes(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:
         return 0
-
-
-def _owner(session: Session) -> Row:
-    return {"session": session.number, "pid": session.peer.pid, "client": session.client}
-
-
-def _stream_leases(stream: Stream) -> Iterator[Row]:
-    if stream.state == "ended":
-        # Nobody writes it any more; it stands while its writer's process or a reader has it mapped.
-        state = "quarantined" if stream.mapped else "draining"
-    else:
-        state = stream.state
-    common = {"name": stream.name, **_owner(stream.session), "since": stream.since_s}
-    reason = REASONS.get(stream.reason, "")
-    yield {
-        "kind": "stream",
-        "id": stream.id,
-        **common,
-        "bytes": 0,
-        "state": state,
-        "reason": reason,
-    }
-    for segment in (stream.payload, stream.control):
-        yield {
-            "kind": "segment",
-            "id": stream.id,
-            **common,
-            "name": segment.name,
-            "bytes": segment.nbytes,
-            "state": state,
-            "memory": segment.memory,
-        }
-
-
-def _reader_lease(reader: Reader) -> Row:
-    return {
-        "kind": "reader",
-        "id": reader.id,
-        "name": reader.stream.name,
-        **_owner(reader.session),
-        "since": reader.since_s,
-        "bytes": reader.control.nbytes,
-        "state": reader.state,
-        "policy": reader.policy,
-        "pins": [list(pin) for pin in reader.counters.pins()],
-        **{key: reader.counters.stats()[key] for key in ("cursor", "received", "skipped")},
-    }
 
 
 def _inputs(model: Model) -> Row:

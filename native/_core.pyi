@@ -358,8 +358,9 @@ class Reader:
         armed, a call that finds nothing drains fileno() and leaves the reader armed.
         """
 
-    def recent(self, count: int, /) -> list[PinnedSlot]:
-        """Those of the `count` newest frames that still stand, seen or not, oldest first.
+    def recent(self, count: int, /) -> list[Any]:
+        """Those of the `count` newest frames that still stand, seen or not, oldest first; each a
+        PinnedSlot or as `presents` says.
 
         They count as seen. Empty when there is none. BufferError: fewer than `count` pins are
         free; ValueError: not a `latest` reader of its own, or count below 1.

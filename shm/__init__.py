@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from mcpd.shm.frame import NO_TIME, Frame
     from mcpd.shm.paths import default_models, default_socket
+    from mcpd.shm.repeats import Repeats
     from mcpd.shm.requests import Pending, Requests
     from mcpd.shm.result import Detection, Result
     from mcpd.shm.results import Results
@@ -55,6 +56,7 @@ __all__ = [
     "Pending",
     "ProtocolError",
     "ReaderStream",
+    "Repeats",
     "Requests",
     "Result",
     "Results",
@@ -78,6 +80,7 @@ _HOMES = {
     "Frame": "frame",
     "Pending": "requests",
     "ReaderStream": "stream",
+    "Repeats": "repeats",
     "Requests": "requests",
     "Result": "result",
     "Results": "results",

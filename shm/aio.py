@@ -26,17 +26,18 @@ from mcpd.shm.aio_streams import (
     AsyncWriterStream,
 )
 from mcpd.shm.aio_waiting import Opening, in_thread
-from mcpd.shm.client import MODEL_WAIT_S, Client, Rows
+from mcpd.shm.client import Client, Rows
 from mcpd.shm.connection import REQUEST_TIMEOUT_S
 from mcpd.shm.errors import McpdError, TimedOut
 from mcpd.shm.messages import (
-    AttachReader,
     CreateStream,
     Message,
     OpenResults,
     RunOnce,
     SealStream,
 )
+from mcpd.shm.modelling import MODEL_WAIT_S, results_request
+from mcpd.shm.reading import Reading
 from mcpd.shm.replies import Answer
 from mcpd.shm.requests import Requests
 from mcpd.shm.results import OPEN_GRACE_S, ResultReader
@@ -129,7 +130,9 @@ class AsyncClient:
                 lambda: map_writer(self._connection, *answer, description), WriterStream.close
             )
             try:
-                await self._request(SealStream(stream=stream.stream_id))
+                await self._request(
+                    SealStream(stream=stream.stream_id, generation=stream.generation)
+                )
             except BaseException:
                 _close_later(stream)
                 raise
@@ -138,15 +141,34 @@ class AsyncClient:
         return Opening(make)
 
     def open_stream(
-        self, name: str, *, policy: str = "latest", max_pins: int = 2
+        self,
+        name: str,
+        *,
+        policy: str = "latest",
+        max_pins: int = 2,
+        depth: int = 0,
+        group: str = "",
+        follow: bool = False,
+        every_n: int = 0,
+        max_fps: float = 0.0,
+        skip_expired: bool = False,
     ) -> Opening[AsyncReaderStream]:
         """Attaches as a reader; as Client.open_stream."""
 
         async def make() -> AsyncReaderStream:
-            message = AttachReader(stream=name, policy=policy, max_pins=max_pins)
-            answer = await self._request(message)
+            reading = Reading(
+                policy=policy,
+                max_pins=max_pins,
+                depth=depth,
+                group=group,
+                follow=follow,
+                every_n=every_n,
+                max_fps=max_fps,
+                skip_expired=skip_expired,
+            )
+            answer = await self._request(reading.attach(name))
             stream = await in_thread(
-                lambda: map_reader(self._connection, *answer), ReaderStream.close
+                lambda: map_reader(self._connection, *answer, reading), ReaderStream.close
             )
             return AsyncReaderStream(stream)
 
@@ -161,21 +183,22 @@ class AsyncClient:
         frames: str = "latest",
         policy: str | None = None,
         max_pins: int = 2,
+        depth: int = 0,
+        group: str = "",
         once: bool = False,
         timeout_s: float | None = None,
     ) -> Opening[AsyncResults]:
         """Has a model run on a stream; as Client.results."""
 
         async def make() -> AsyncResults:
-            request = OpenResults(
-                stream=stream,
-                model=model,
-                version=version,
-                frames=frames,
-                results=policy or frames,
-                max_pins=max_pins,
-                once=once,
-                wait_s=MODEL_WAIT_S if timeout_s is None else timeout_s,
+            request = results_request(
+                stream,
+                model,
+                version,
+                frames,
+                Reading(policy=policy or frames, max_pins=max_pins, depth=depth, group=group),
+                once,
+                timeout_s,
             )
             return AsyncResults(self, request, await self.open_results(request), timeout_s)
 

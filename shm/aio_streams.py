@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, Self
 
 from mcpd.shm.aio_waiting import Opening, Waiting, in_thread
@@ -16,6 +16,7 @@ from mcpd.shm.slot import Slot
 from mcpd.shm.stream import ReaderStream, WriterStream
 
 if TYPE_CHECKING:
+    from mcpd.shm.bundle import TensorSpec
     from mcpd.shm.result import Result
 
 
@@ -43,6 +44,43 @@ class AsyncWriterStream:
             return await self._waiting.attempt(lambda: self.stream.acquire(0), timeout_s, what)
 
         return Opening(make)
+
+    async def resize(
+        self,
+        *,
+        width: int | None = None,
+        height: int | None = None,
+        format: str | None = None,
+        tensors: Mapping[str, TensorSpec] | None = None,
+        slots: int | None = None,
+        holds: int | None = None,
+        history: int | None = None,
+        memory: str | None = None,
+        matrix: str | None = None,
+        range: str | None = None,
+        rotation: int | None = None,
+        strides: Sequence[int] | None = None,
+        offsets: Sequence[int] | None = None,
+        slot_nbytes: int | None = None,
+    ) -> None:
+        """As WriterStream.resize, in a thread: an await that is cancelled does not stop it."""
+        await asyncio.to_thread(
+            self.stream.resize,
+            width=width,
+            height=height,
+            format=format,
+            tensors=tensors,
+            slots=slots,
+            holds=holds,
+            history=history,
+            memory=memory,
+            matrix=matrix,
+            range=range,
+            rotation=rotation,
+            strides=strides,
+            offsets=offsets,
+            slot_nbytes=slot_nbytes,
+        )
 
     def stats(self) -> dict[str, int]:
         """As WriterStream.stats."""
@@ -87,6 +125,10 @@ class AsyncReaderStream:
                 raise
             with frame:
                 yield frame
+
+    def recent(self, count: int) -> list[Frame]:
+        """As ReaderStream.recent."""
+        return self.stream.recent(count)
 
     def stats(self) -> dict[str, int]:
         """As ReaderStream.stats."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
@@ -12,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from mcpd.shm.errors import StreamClosed, TimedOut, WouldBlock
 from mcpd.shm.slot import Slot
+from mcpd.shm.transport import close_fds
 
 T = TypeVar("T")
 
@@ -41,7 +41,9 @@ class Opening(Generic[T]):
 class Armed(Protocol):
     """A stream's end, as far as waiting for it goes."""
 
-    def fileno(self) -> int: ...
+    @property
+    def look_again_s(self) -> float | None: ...
+    def watch(self) -> tuple[int, ...]: ...
     def arm(self) -> bool: ...
     def disarm(self) -> None: ...
 
@@ -49,7 +51,7 @@ class Armed(Protocol):
 class Waiting:
     """Tries something that would block until it does not, waiting for a stream's descriptor.
 
-    A duplicate of the descriptor is watched: the stream's own is closed, and forgotten by the
+    Duplicates of its descriptors are watched: the stream's own are closed, and forgotten by the
     loop's epoll, when the session ends. `end` may give another stream's end each time.
     """
 
@@ -82,19 +84,19 @@ class Waiting:
     async def _readable(self) -> None:
         end = self._end()
         with suppress(StreamClosed):  # take() says so, or looks at another end
-            fd = os.dup(end.fileno())
+            fds = end.watch()
             try:
                 if not end.arm():
-                    await _until_readable(fd)
+                    await _until_readable(fds, end.look_again_s)
                     return
             finally:
-                os.close(fd)
+                close_fds(fds)
                 with suppress(StreamClosed):
                     end.disarm()
         await asyncio.sleep(0)
 
 
-async def _until_readable(fd: int) -> None:
+async def _until_readable(fds: tuple[int, ...], most_s: float | None) -> None:
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
 
@@ -102,11 +104,16 @@ async def _until_readable(fd: int) -> None:
         if not woken.done():
             woken.set_result(None)
 
-    loop.add_reader(fd, wake)
+    timer = loop.call_later(most_s, wake) if most_s is not None else None
+    for fd in fds:
+        loop.add_reader(fd, wake)
     try:
         await woken
     finally:
-        loop.remove_reader(fd)
+        for fd in fds:
+            loop.remove_reader(fd)
+        if timer is not None:
+            timer.cancel()
 
 
 async def in_thread(work: Callable[[], T], undo: Callable[[T], object]) -> T:

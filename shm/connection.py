@@ -29,16 +29,20 @@ from mcpd.shm.errors import (
 from mcpd.shm.messages import (
     PROTOCOL_VERSION,
     TO_CLIENT,
+    DetachReader,
     ErrorReply,
+    GroupJoin,
+    GroupLeave,
     Hello,
     Message,
     ReaderJoin,
     ReaderLeave,
     Reply,
     StreamEndedNote,
+    StreamMoved,
 )
 from mcpd.shm.replies import Answer, PendingReplies, undo_of
-from mcpd.shm.session_streams import SessionStreams
+from mcpd.shm.session_streams import SessionStreams, detach_later
 from mcpd.shm.transport import MessageSocket, close_fds
 from mcpd.shm.wire import Decoder, encode, read_envelope
 
@@ -190,9 +194,8 @@ class Connection:
 
     def reply_error(self, request: Message, error: McpdError) -> None:
         """Answers a request of the daemon with an error."""
-        self._answer(
-            ErrorReply(id=request.id, code=error.code, message=error.message, hint=error.hint)
-        )
+        code, text, hint = error.code, error.message, error.hint
+        self._answer(ErrorReply(id=request.id, code=code, message=text, hint=hint))
 
     # ---- life ----------------------------------------------------------------------------------
 
@@ -298,12 +301,15 @@ class Connection:
 
     def _dispatch(self, message: Message, fds: list[int]) -> None:
         match message:
-            case ReaderJoin():
-                self.reply(message, {"start_seq": self.streams.join_reader(message, fds)})
-            case ReaderLeave():
-                self.streams.leave_reader(message)
-            case StreamEndedNote():
-                self.streams.end(message)
+            case GroupJoin() | ReaderJoin():
+                self.reply(message, {"start_seq": self.streams.join(message, fds)})
+            case GroupLeave() | ReaderLeave() | StreamEndedNote():
+                self.streams.tell(message)
+            case StreamMoved():
+                unwanted = self.streams.move_reader(message, fds)
+                fds.clear()  # they are the reader's now
+                if unwanted:
+                    detach_later(self, message.grant.reader)
             case _ if self._on_message is not None:
                 self._on_message(message)
             case _:
@@ -323,9 +329,8 @@ class Connection:
                 error = self._farewell or error
             if error is None:
                 text = "connection was closed" if asked else "the daemon closed the connection"
-                error = DaemonUnavailable(
-                    text, "" if asked else "See whether it runs: mcpd status."
-                )
+                hint = "" if asked else "See whether it runs: mcpd status."
+                error = DaemonUnavailable(text, hint)
             self._over = error
             self._socket.close()
         self._replies.fail_all(self._lost_error)
@@ -365,6 +370,9 @@ class Connection:
     def _give_back(self, message: Message, result: dict[str, Any]) -> None:
         undo = undo_of(message, result)
         if undo is None:
+            return
+        if isinstance(undo, DetachReader):
+            detach_later(self, undo.reader)
             return
         try:
             self.submit(undo)

@@ -151,6 +151,25 @@ class Frame(_core.Frame):
             self._tensors = tensor_views(self._open_buffer(), self.description)
         return self._tensors
 
+    def give_back(self) -> None:
+        """Of a group's member: closes the frame undone, and leaves it to the group. For other
+        readers it is `close`.
+
+        Raises:
+            InvalidRequest: A view of it is still held, or it is closed.
+        """
+        if self.closed:
+            raise InvalidRequest(f"frame {self.seq} is closed", "Give back an open one.")
+        self._planes = self._tensors = None
+        try:
+            self.core.give_back()
+        except BufferError as error:
+            raise InvalidRequest(
+                f"frame {self.seq} cannot be given back: views of it are held",
+                "Drop every array and memoryview of it first.",
+            ) from error
+        self.close()
+
     def _open_buffer(self) -> memoryview:
         if self.closed:
             raise InvalidRequest(f"frame {self.seq} is closed", "Use it before close().")

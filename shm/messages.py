@@ -78,42 +78,74 @@ class StreamGrant(Struct, omit_defaults=True, kw_only=True):
     spec: StreamSpec
     shm_name: str = ""
     """The payload's name under /dev/shm, if memory is "posix"."""
+    first_seq: int = 1
+    """Sequence number of this generation's first frame."""
     reader: int = 0
     """0 for the writer."""
     max_pins: int = 0
     policy: str = ""
+    depth: int = 0
     start_seq: int = 0
+    group: int = 0
+    """0: the reader is of no group."""
+    member: int = 0
 
 
 class CreateStream(Message, tag="create_stream"):
     """Result: StreamGrant. fds: writer control, payload, writer's wake eventfd.
 
-    Nobody may attach until the writer has mapped it and sent SealStream.
+    Nobody may attach until the writer has mapped it and sent SealStream. A name whose writer died
+    or left goes on under it: the same stream, the next generation.
     """
 
     name: str
     spec: StreamSpec
 
 
-class SealStream(Message, tag="seal_stream"):
-    """The writer has mapped its objects: from now on nobody can map them writable. Result: {}."""
+class ResizeStream(Message, tag="resize_stream"):
+    """The writer goes on in other memory. Result and fds as for CreateStream, of the next
+    generation; the old one goes on until that is sealed."""
 
     stream: int
+    spec: StreamSpec
+    first_seq: int
+    """The number after the last published."""
+
+
+class SealStream(Message, tag="seal_stream"):
+    """The writer has mapped its objects: from now on nobody can map them writable. Result: {}.
+
+    Before the reply the readers of the generation before are brought over.
+    """
+
+    stream: int
+    generation: int = 0
+    """0: the newest."""
 
 
 class CloseStream(Message, tag="close_stream"):
-    """The writer has ended and unmapped its stream. Result: {}."""
+    """The writer has ended and unmapped a generation of its stream. Result: {}."""
 
     stream: int
+    generation: int = 0
+    """0: the newest."""
 
 
 class AttachReader(Message, tag="attach_reader"):
-    """Result: StreamGrant. fds: writer control, payload, reader control, reader's wake eventfd and,
-    for policy "lossless", the writer's wake eventfd."""
+    """Result: StreamGrant. fds: writer control, payload, reader control, reader's wake eventfd;
+    for policy "lossless" and for members the writer's wake eventfd; for members the group's
+    control.
+    """
 
     stream: str
     policy: str = "latest"
     max_pins: int = 2
+    depth: int = 0
+    """Of "fifo": newest frames kept for it."""
+    group: str = ""
+    """Readers of one stream that give the same name share its frames."""
+    follow: bool = False
+    """Whether to wait for the next writer of that name when this one is gone."""
 
 
 class OpenResults(Message, tag="open_results"):
@@ -121,7 +153,8 @@ class OpenResults(Message, tag="open_results"):
     AttachReader, with `model` (name), `version` and `labels` (list of names) beside the grant's
     fields under "grant".
 
-    frames: how the worker reads the stream, "latest" or "lossless". results: the caller's policy.
+    frames: how the worker reads the stream, "latest" or "lossless". results: the caller's policy,
+    with depth and group as for AttachReader.
     once: the model runs only when RunOnce asks, on the newest frame.
     """
 
@@ -131,6 +164,8 @@ class OpenResults(Message, tag="open_results"):
     frames: str = "latest"
     results: str = "latest"
     max_pins: int = 2
+    depth: int = 0
+    group: str = ""
     once: bool = False
     wait_s: float = 30.0
     """How long to wait for the model to be loaded."""
@@ -152,6 +187,24 @@ class DetachReader(Message, tag="detach_reader"):
 # ---- to the writer of a stream, by the daemon --------------------------------------------------
 
 
+class GroupJoin(Message, tag="group_join"):
+    """Request to the writer, before the group's first ReaderJoin. Result: start_seq. fds: group
+    control (read-only)."""
+
+    stream: int
+    generation: int
+    group: int
+    policy: str
+    depth: int = 0
+
+
+class GroupLeave(Message, tag="group_leave"):
+    """Notification to the writer: the group's last member has left."""
+
+    stream: int
+    group: int
+
+
 class ReaderJoin(Message, tag="reader_join"):
     """Request to the writer. Result: start_seq. fds: reader control (read-only), reader's wake."""
 
@@ -159,6 +212,10 @@ class ReaderJoin(Message, tag="reader_join"):
     reader: int
     max_pins: int
     policy: str
+    generation: int = 1
+    depth: int = 0
+    group: int = 0
+    member: int = 0
 
 
 class ReaderLeave(Message, tag="reader_leave"):
@@ -169,11 +226,21 @@ class ReaderLeave(Message, tag="reader_leave"):
     pins: str
 
 
+class StreamMoved(Message, tag="stream_moved"):
+    """Notification to a reader that is brought over to another generation. fds: as for
+    AttachReader. It finishes the old generation first, then detaches from it."""
+
+    reader: int
+    """Its number in the old generation."""
+    grant: StreamGrant
+
+
 class StreamEndedNote(Message, tag="stream_ended"):
     """Notification to readers and, when the daemon took the stream away, to its writer."""
 
     stream: int
     reason: str
+    generation: int = 1
 
 
 # ---- models and workers ------------------------------------------------------------------------
@@ -236,7 +303,7 @@ class Status(Message, tag="status"):
 
 
 class List(Message, tag="list"):
-    """One page of a table. what: "streams", "models", "sessions", "leases" or "workers".
+    """One page of a table. what: "streams", "models", "sessions", "readers", "leases" or "workers".
 
     Result: items (list of maps, see docs/control.md), cursor ("" on the last page).
     """
@@ -254,8 +321,8 @@ class Stop(Message, tag="stop"):
 
 
 REQUESTS: tuple[type[Message], ...] = (
-    Hello, CreateStream, SealStream, CloseStream, AttachReader, OpenResults, RunOnce, DetachReader,
-    Status, List, LoadModels, Stop,
+    Hello, CreateStream, ResizeStream, SealStream, CloseStream, AttachReader, OpenResults, RunOnce,
+    DetachReader, Status, List, LoadModels, Stop,
 )  # fmt: skip
 """What a client may ask of the daemon."""
 
@@ -263,6 +330,7 @@ WORKER_MESSAGES: tuple[type[Message], ...] = (WorkerState, WorkerStats)
 """What only a worker may tell the daemon."""
 
 TO_CLIENT: tuple[type[Message], ...] = (
-    Reply, ErrorReply, ReaderJoin, ReaderLeave, StreamEndedNote, Serve, Unserve, Run,
+    Reply, ErrorReply, GroupJoin, GroupLeave, ReaderJoin, ReaderLeave, StreamMoved, StreamEndedNote,
+    Serve, Unserve, Run,
 )  # fmt: skip
 """What the daemon may send; the last three to workers only."""

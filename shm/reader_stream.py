@@ -1,15 +1,17 @@
-"""A reader's end of a stream: pins frames, one after the other."""
+"""A reader's end of a stream: pins frames, one after the other, in whatever memory they are."""
 
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from mcpd.native import _core
 from mcpd.shm.errors import (
     DaemonUnavailable,
+    InvalidRequest,
     LimitExceeded,
     NotFound,
     ProtocolError,
@@ -17,17 +19,17 @@ from mcpd.shm.errors import (
 )
 from mcpd.shm.frame import Frame
 from mcpd.shm.messages import DetachReader, StreamGrant
+from mcpd.shm.reader_generation import ReaderGeneration
+from mcpd.shm.reader_moves import ReaderMoves, time_left
+from mcpd.shm.reading import Reading
+from mcpd.shm.session_streams import detach_later
 from mcpd.shm.stream_end import (
-    END_CODES,
     END_REASONS,
-    POLICY_CODES,
     check_timeout,
     raise_closed,
-    raise_ended,
     raise_none,
     read_grant,
 )
-from mcpd.shm.transport import close_fds
 
 if TYPE_CHECKING:
     from mcpd.shm.connection import Connection
@@ -36,55 +38,57 @@ if TYPE_CHECKING:
 class ReaderStream:
     """A reader's end of a stream. A context manager that closes; an iterator of frames.
 
+    When the writer resizes its stream, or with `follow` dies or closes it and another takes its
+    name, this goes on in the new memory by itself, after the last frame in the old one.
+
     Args:
         connection: Where the reader was attached.
         grant: The daemon's grant to this reader.
-        fds: Writer control, payload, reader control, wake and, if lossless, the writer's wake;
-            closed here, mapped or not.
+        fds: As ReaderGeneration takes them; closed here, mapped or not.
+        reading: How it reads; by default as the grant says.
 
     Attributes:
-        grant: Numbers of the stream, from the daemon.
         name: Of the stream.
         stream_id: Its number.
-        reader_id: The daemon's number of this reader.
+        policy: Which frames it is given.
     """
 
-    def __init__(self, connection: Connection, grant: StreamGrant, fds: Sequence[int]) -> None:
-        lossless = grant.policy == "lossless"
-        try:
-            if len(fds) != 4 + lossless or grant.policy not in POLICY_CODES:
-                raise ProtocolError(
-                    f"reader of {grant.name!r} came with {len(fds)} descriptors and policy "
-                    f"{grant.policy!r}"
-                )
-            self._core = _core.Reader(
-                fds[0],
-                fds[1],
-                fds[2],
-                fds[3],
-                fds[4] if lossless else -1,
-                stream_id=grant.stream,
-                generation=grant.generation,
-                nslots=grant.slots,
-                slot_nbytes=grant.slot_nbytes,
-                max_pins=grant.max_pins,
-                policy=POLICY_CODES[grant.policy],
-                start_seq=grant.start_seq,
-            )
-            self._core.presents(Frame, grant)
-        finally:
-            close_fds(fds)
+    def __init__(
+        self,
+        connection: Connection,
+        grant: StreamGrant,
+        fds: Sequence[int],
+        reading: Reading | None = None,
+    ) -> None:
+        reading = reading or Reading(
+            policy=grant.policy or "latest", max_pins=grant.max_pins or 1, depth=grant.depth
+        )
+        self._moves = ReaderMoves(connection, grant, fds, reading)
         self._connection = connection
-        self.grant = grant
         self.name = grant.name
         self.stream_id = grant.stream
-        self.reader_id = grant.reader
-        self.generation = grant.generation
-        self.slot_nbytes = grant.slot_nbytes
         self.policy = grant.policy
-        self._closed = False
-        self._end_reason = ""  # of an end that its control object does not tell
-        connection.streams.add_reader(self)
+        connection.streams.add_reader(self, grant.reader)
+
+    @property
+    def grant(self) -> StreamGrant:
+        """Numbers of the generation that is read now, from the daemon."""
+        return self._moves.now.grant
+
+    @property
+    def reader_id(self) -> int:
+        """The daemon's number of this reader; another one in each generation."""
+        return self._moves.now.reader_id
+
+    @property
+    def generation(self) -> int:
+        """The generation that is read now; a frame may be of an earlier one."""
+        return self._moves.now.grant.generation
+
+    @property
+    def slot_nbytes(self) -> int:
+        """Bytes of a slot of that generation."""
+        return self._moves.now.slot_nbytes
 
     def next(self, timeout_s: float | None = None) -> Frame:
         """Pins the next frame by the reader's policy.
@@ -100,27 +104,67 @@ class ReaderStream:
             StreamClosed: The stream has ended and everything owed was read.
             ProtocolError: The writer's control object holds nonsense.
         """
+        moves = self._moves
+        deadline = time.monotonic() + timeout_s if timeout_s else None
+        left_s = timeout_s
+        while True:
+            now = moves.now
+            try:
+                frame: Frame | None = now.core.next(left_s)
+            except BufferError as error:
+                raise self._no_pins(now) from error
+            except _core.StreamEnded as error:
+                moves.go_on(now, error.args[0], deadline, timeout_s)
+                left_s = time_left(deadline, timeout_s)
+                continue
+            except ValueError:
+                if now is not moves.now:
+                    continue
+                check_timeout(timeout_s)
+                self._raise_closed()
+            except OSError as error:
+                if error.errno != errno.EBADMSG:
+                    raise
+                raise ProtocolError(
+                    f"stream {self.name!r}: its control object is damaged"
+                ) from error
+            if frame is not None:
+                if moves.left:
+                    moves.let_go()
+                return frame
+            if now is moves.now and not moves.rearm(now):
+                raise_none(self.name, timeout_s, "no frame came", "")
+
+    def recent(self, count: int) -> list[Frame]:
+        """Pins those of the `count` newest frames that still stand, seen or not, oldest first.
+
+        How many stand, says the stream's `history`. They count as seen. Empty if there is none.
+
+        Raises:
+            InvalidRequest: This is not a `latest` reader of its own, or count is below 1.
+            LimitExceeded: Fewer than `count` pins are free.
+            StreamClosed: This end was closed.
+        """
+        if self.policy != "latest" or self._moves.now.grant.group:
+            raise InvalidRequest(
+                f"recent frames of stream {self.name!r} for a {self.policy} reader"
+                + (" of a group" if self._moves.now.grant.group else ""),
+                "Attach with policy='latest' and without a group.",
+            )
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InvalidRequest(f"count is {count!r}", "Ask for 1 frame or more.")
         try:
-            frame: Frame | None = self._core.next(timeout_s)
-        except BufferError as error:
-            raise LimitExceeded(
-                f"stream {self.name!r}: all {self.grant.max_pins} pins are in use",
-                "Close frames and drop their views, or attach with more max_pins.",
-            ) from error
-        except _core.StreamEnded as error:
-            if self._connection.lost:
-                self._core.close()
-            raise_ended(self.name, error.args[0])
+            self._moves.catch_up()
         except ValueError:
-            check_timeout(timeout_s)
-            raise_closed(self.name, self._connection, self._end_reason)
-        except OSError as error:
-            if error.errno != errno.EBADMSG:
-                raise
-            raise ProtocolError(f"stream {self.name!r}: its control object is damaged") from error
-        if frame is None:
-            raise_none(self.name, timeout_s, "no frame came", "")
-        return frame
+            self._raise_closed()
+        now = self._moves.now
+        try:
+            frames: list[Frame] = now.core.recent(count)
+        except BufferError as error:
+            raise self._no_pins(now, count) from error
+        except ValueError:
+            self._raise_closed()
+        return frames
 
     def __iter__(self) -> Iterator[Frame]:
         """Frames until the stream is closed by its writer; each is closed when the next is asked
@@ -141,82 +185,121 @@ class ReaderStream:
 
     @property
     def ended(self) -> str:
-        """Why the stream ended, "" while it lives. There may still be frames to read."""
+        """Why the stream ended, "" while it lives or this reader is to go on in other memory.
+        There may still be frames to read."""
         try:
-            return END_REASONS.get(self._core.ended(), "")
+            code = self._moves.now.core.ended()
         except ValueError:  # unmapped
-            return self._end_reason or ("shutdown" if self._connection.lost else "closed")
+            return self._moves.end_reason or ("shutdown" if self._connection.lost else "closed")
+        return "" if self._moves.goes_on(code) else END_REASONS.get(code, "")
+
+    # ---- event loops ---------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Becomes readable when something is there after `arm` returned False."""
+        """Becomes readable when something is there after `arm` returned False.
+
+        The same descriptor for as long as this end is open, whatever generation is read.
+        """
         try:
-            return self._core.fileno()
+            return self._moves.watch.fileno()
         except ValueError:
-            raise_closed(self.name, self._connection, self._end_reason)
+            self._raise_closed()
+
+    def watch(self) -> tuple[int, ...]:
+        """Descriptors of which one becomes readable as `fileno` does, and stays so when this end
+        is closed meanwhile. The caller's to close."""
+        try:
+            return self._moves.watch.duplicates()
+        except ValueError:
+            self._raise_closed()
 
     def arm(self) -> bool:
-        """For event loops: True if something is there now, else fileno() will become readable."""
+        """For event loops: True if something is there now, else fileno() will become readable.
+
+        Unless `look_again_s` says so: then look again after that time, too.
+        """
         try:
-            return self._core.arm()
+            return self._moves.arm()
         except ValueError:
-            raise_closed(self.name, self._connection, self._end_reason)
+            self._raise_closed()
 
     def disarm(self) -> None:
         """After fileno() became readable: drains it and is awake again."""
         try:
-            self._core.disarm()
+            self._moves.disarm()
         except ValueError:
-            raise_closed(self.name, self._connection, self._end_reason)
+            self._raise_closed()
+
+    @property
+    def look_again_s(self) -> float | None:
+        """Seconds after which something may be there that fileno() does not tell; None: nothing.
+
+        A member has that at the end, while other members still work on the last frames.
+        """
+        return self._moves.look_again_s
 
     def stats(self) -> dict[str, int]:
-        """Counters: cursor, received, skipped, wakeups, spurious, retries, longest_pin_ns."""
+        """Counters: cursor, received, skipped, dropped, passed, expired, wakeups, spurious,
+        retries, longest_pin_ns; and asleep, pinned, pinned_since_ns of now. Of all generations
+        together."""
         try:
-            return self._core.stats()
+            return self._moves.stats()
         except ValueError:
-            raise_closed(self.name, self._connection, self._end_reason)
+            self._raise_closed()
+
+    # ---- the end -------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Detaches. Idempotent. Frames and views still held stay valid for this process.
 
         Does nothing in a forked child: the reader is its parent's.
         """
-        if not self._detach():
+        if self._connection.inherited:
             return
-        try:
-            self._connection.request(DetachReader(reader=self.reader_id))
-        except (DaemonUnavailable, NotFound):
-            return  # nobody counts its pins any more
+        for reader_id in self._moves.close():
+            with suppress(DaemonUnavailable, NotFound):  # nobody counts its pins any more
+                self._connection.request(DetachReader(reader=reader_id))
+            moved = self._connection.streams.drop_move(reader_id)
+            if moved:
+                detach_later(self._connection, moved)
 
     def retire(self) -> None:
         """Detaches from a stream that has ended, so that it is freed; `next` goes on saying why."""
-        self._end_reason = self.ended
+        self._moves.end_reason = self.ended
         self.close()
 
-    def _detach(self) -> bool:
-        """Closes this side alone; False if that was done before."""
-        if self._closed or self._connection.inherited:
-            return False
-        self._closed = True
-        self._connection.streams.remove_reader(self)
-        self._core.close()
-        return True
+    def _no_pins(self, now: ReaderGeneration, wanted: int = 1) -> LimitExceeded:
+        pins = f"{now.grant.max_pins} pins"
+        what = (
+            f"all {pins} are in use" if wanted == 1 else f"fewer than {wanted} of {pins} are free"
+        )
+        return LimitExceeded(
+            f"stream {self.name!r}: {what}",
+            "Close frames and drop their views, or attach with more max_pins.",
+        )
 
-    def mark_ended(self, reason: str) -> None:
-        """The stream is over for this reader: a next that waits returns at once.
+    def _raise_closed(self) -> NoReturn:
+        raise_closed(self.name, self._connection, self._moves.end_reason)
+
+    # The connection's I/O thread calls these.
+
+    def move(self, grant: StreamGrant, fds: Sequence[int]) -> bool:
+        """It is to go on there, and owns `fds`, unless this returns False: it is closed."""
+        return self._moves.add(grant, fds)
+
+    def mark_ended(self, reason: str, generation: int = 0) -> None:
+        """A generation, or the one read now, is over: a next that waits returns at once.
 
         If its control object says so as well, what is left may be read first; else there is nobody
         who could mark it any more, and this end is closed.
         """
-        with suppress(ValueError):  # closed meanwhile
-            if self._core.ended() == _core.END_LIVE:
-                self._end_reason = reason if reason in END_CODES else "revoked"
-                self._core.close()
+        if reason != "moved":  # where to, is told by itself
+            self._moves.end(reason, generation)
 
     def mark_lost(self) -> None:
         """The session is over: unmaps, but lets a lossless reader read what it is owed first."""
         self.mark_ended("shutdown")
-        if self.policy != "lossless":
-            self._core.close()
+        self._moves.lose()
 
     def __enter__(self) -> Self:
         return self
@@ -225,7 +308,9 @@ class ReaderStream:
         self.close()
 
 
-def map_reader(connection: Connection, result: Any, fds: Sequence[int]) -> ReaderStream:
+def map_reader(
+    connection: Connection, result: Any, fds: Sequence[int], reading: Reading | None = None
+) -> ReaderStream:
     """The reader that a reply grants, mapped. Owns `fds`. On failure the reader is given back.
 
     Raises:
@@ -234,7 +319,7 @@ def map_reader(connection: Connection, result: Any, fds: Sequence[int]) -> Reade
     """
     grant = read_grant(result, fds)
     try:
-        return ReaderStream(connection, grant, fds)
+        return ReaderStream(connection, grant, fds, reading)
     except BaseException:
-        connection.submit(DetachReader(reader=grant.reader))
+        detach_later(connection, grant.reader)
         raise

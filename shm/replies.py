@@ -17,6 +17,7 @@ from mcpd.shm.messages import (
     Message,
     OpenResults,
     Reply,
+    ResizeStream,
 )
 from mcpd.shm.transport import close_fds
 
@@ -104,8 +105,10 @@ class PendingReplies:
 def undo_of(message: Message, result: dict[str, Any]) -> Message | None:
     """The request that gives back what a reply granted; None if it granted nothing."""
     match message:
-        case CreateStream():
-            return CloseStream(stream=int(result.get("stream", 0)))
+        case CreateStream() | ResizeStream():
+            return CloseStream(
+                stream=int(result.get("stream", 0)), generation=int(result.get("generation", 0))
+            )
         case AttachReader():
             return DetachReader(reader=int(result.get("reader", 0)))
         case OpenResults():

@@ -3,108 +3,203 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Protocol
 
-from mcpd.shm.errors import NotFound
+from mcpd.shm.errors import DaemonUnavailable, NotFound
+from mcpd.shm.messages import DetachReader, ReaderJoin, ReaderLeave, StreamEndedNote
+from mcpd.shm.transport import close_fds
 
 if TYPE_CHECKING:
-    from mcpd.shm.messages import ReaderJoin, ReaderLeave, StreamEndedNote
+    from mcpd.shm.messages import (
+        GroupJoin,
+        GroupLeave,
+        Message,
+        StreamGrant,
+        StreamMoved,
+    )
 
 
-class StreamEnd(Protocol):
-    """Either end of a stream, as far as its session goes."""
+class Closable(Protocol):
+    """Either end of a stream."""
 
-    stream_id: int
-
-    def mark_ended(self, reason: str) -> None: ...
-    def mark_lost(self) -> None: ...
     def close(self) -> None: ...
 
 
-class WriterEnd(StreamEnd, Protocol):
-    """A WriterStream."""
+class WriterEnd(Protocol):
+    """A WriterGeneration."""
 
-    def join_reader(
-        self, reader_id: int, fds: Sequence[int], max_pins: int, policy: str
-    ) -> int: ...
+    stream_id: int
+    generation: int
+
+    @property
+    def stream(self) -> Closable: ...
+    def join_group(self, message: GroupJoin, fds: Sequence[int]) -> int: ...
+    def leave_group(self, group: int) -> None: ...
+    def join_reader(self, message: ReaderJoin, fds: Sequence[int]) -> int: ...
     def leave_reader(self, reader_id: int, pins: str) -> None: ...
+    def mark_ended(self, reason: str) -> None: ...
+    def mark_lost(self) -> None: ...
 
 
-class ReaderEnd(StreamEnd, Protocol):
+class ReaderEnd(Closable, Protocol):
     """A ReaderStream."""
 
-    reader_id: int
+    stream_id: int
+
+    def move(self, grant: StreamGrant, fds: Sequence[int]) -> bool: ...
+    def mark_ended(self, reason: str, generation: int = 0) -> None: ...
+    def mark_lost(self) -> None: ...
+
+
+class Submitter(Protocol):
+    """A Connection, as far as giving back a reader goes."""
+
+    streams: SessionStreams
+
+    def submit(self, message: Message) -> Future[Any]: ...
 
 
 class SessionStreams:
     """Passes what the daemon says about a stream on to its writer or readers here.
 
-    Safe for threads. The connection's I/O thread calls `join_reader`, `leave_reader`, `end` and
-    `end_all`; streams add and remove themselves.
+    Safe for threads. The connection's I/O thread calls what takes a message, and `end_all`; streams
+    add and remove themselves.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._writers: dict[int, WriterEnd] = {}
+        self._writers: dict[tuple[int, int], WriterEnd] = {}
         self._readers: dict[int, ReaderEnd] = {}
+        self._early: dict[int, tuple[StreamGrant, Sequence[int]]] = {}
         self._over = False
 
-    def add_writer(self, stream: WriterEnd) -> None:
+    def add_writer(self, generation: WriterEnd) -> None:
         """From now on readers join and leave this writer, and it ends with the session."""
         with self._lock:
-            self._writers[stream.stream_id] = stream
+            self._writers[generation.stream_id, generation.generation] = generation
             over = self._over
         if over:
-            stream.mark_lost()
+            generation.mark_lost()
 
-    def remove_writer(self, stream: WriterEnd) -> None:
+    def remove_writer(self, generation: WriterEnd) -> None:
         """Undoes add_writer."""
         with self._lock:
-            self._writers.pop(stream.stream_id, None)
+            self._writers.pop((generation.stream_id, generation.generation), None)
 
-    def add_reader(self, stream: ReaderEnd) -> None:
-        """From now on this reader ends with the session."""
+    def add_reader(self, stream: ReaderEnd, reader_id: int) -> None:
+        """From now on this reader is told of moves and ends, and ends with the session."""
         with self._lock:
-            self._readers[stream.reader_id] = stream
+            self._readers[reader_id] = stream
             over = self._over
+            early = self._early.pop(reader_id, None)
         if over:
             stream.mark_lost()
+        if early is not None:
+            grant, fds = early
+            self.add_reader(stream, grant.reader)
+            stream.move(grant, fds)
 
-    def remove_reader(self, stream: ReaderEnd) -> None:
+    def remove_reader(self, reader_ids: Iterable[int]) -> None:
         """Undoes add_reader."""
         with self._lock:
-            self._readers.pop(stream.reader_id, None)
+            for reader_id in reader_ids:
+                self._readers.pop(reader_id, None)
 
-    def all(self) -> list[StreamEnd]:
-        """Every stream end that is open: writers first."""
+    def all(self) -> list[Closable]:
+        """Every stream end that is open, once: writers first."""
         with self._lock:
-            return [*self._writers.values(), *self._readers.values()]
+            ends = [*(writer.stream for writer in self._writers.values()), *self._readers.values()]
+        return list({id(end): end for end in ends}.values())
 
-    def join_reader(self, message: ReaderJoin, fds: Sequence[int]) -> int:
-        """Admits a reader to a writer of this session: the first sequence number it is owed."""
+    def join(self, message: GroupJoin | ReaderJoin, fds: Sequence[int]) -> int:
+        """A writer here admits a reader or a group: the first sequence number that it is owed."""
+        key = message.stream, message.generation
         with self._lock:
-            writer = self._writers.get(message.stream)
+            writer = self._writers.get(key)
         if writer is None:
-            raise NotFound(f"this session writes no stream {message.stream}")
-        return writer.join_reader(message.reader, fds, message.max_pins, message.policy)
+            raise NotFound("this session writes no stream {} of generation {}".format(*key))
+        if isinstance(message, ReaderJoin):
+            return writer.join_reader(message, fds)
+        return writer.join_group(message, fds)
 
-    def leave_reader(self, message: ReaderLeave) -> None:
-        """Tells the writer that a reader is gone, unless it is gone itself."""
+    def tell(self, message: GroupLeave | ReaderLeave | StreamEndedNote) -> None:
+        """Tells those ends that are still here: somebody has left, or it is over."""
+        if isinstance(message, StreamEndedNote):
+            self._end(message)
+            return
+        for writer in self._generations(message.stream):
+            if isinstance(message, ReaderLeave):
+                writer.leave_reader(message.reader, message.pins)
+            else:
+                writer.leave_group(message.group)
+
+    def move_reader(self, message: StreamMoved, fds: Sequence[int]) -> bool:
+        """A reader goes on in another generation; it owns copies of `fds` from now on.
+
+        Returns whether it is closed already, so that nobody wants them. One that is not known yet
+        is about to be made, or about to be given back: see `drop_move`.
+        """
+        grant, mine = message.grant, list(fds)
         with self._lock:
-            writer = self._writers.get(message.stream)
-        if writer is not None:
-            writer.leave_reader(message.reader, message.pins)
+            stream = self._readers.get(message.reader)
+            if stream is None and not self._over:
+                self._early[message.reader] = grant, mine
+                return False
+            if stream is not None:
+                self._readers[grant.reader] = stream
+        if stream is None or not stream.move(grant, mine):
+            close_fds(mine)
+            self.remove_reader([grant.reader])
+            return True
+        return False
 
-    def end(self, message: StreamEndedNote) -> None:
-        """Ends one stream's ends here."""
-        for stream in self.all():
-            if stream.stream_id == message.stream:
-                stream.mark_ended(message.reason)
+    def drop_move(self, reader_id: int) -> int:
+        """The daemon will not move this reader any more: the number it was moved to while nobody
+        knew it, 0 if it was not. That one is to be detached as well."""
+        with self._lock:
+            early = self._early.pop(reader_id, None)
+        if early is None:
+            return 0
+        grant, fds = early
+        close_fds(fds)
+        return grant.reader
 
     def end_all(self) -> None:
         """The session is over: everybody who waits on a stream of it is woken, now and later."""
         with self._lock:
             self._over = True
-        for stream in self.all():
-            stream.mark_lost()
+            early, self._early = self._early, {}
+            ends: list[WriterEnd | ReaderEnd] = [*self._writers.values(), *self._readers.values()]
+        for _, fds in early.values():
+            close_fds(fds)
+        for end in {id(end): end for end in ends}.values():
+            end.mark_lost()
+
+    def _end(self, message: StreamEndedNote) -> None:
+        with self._lock:
+            writer = self._writers.get((message.stream, message.generation))
+            readers = {id(r): r for r in self._readers.values() if r.stream_id == message.stream}
+        if writer is not None:
+            writer.mark_ended(message.reason)
+        for reader in readers.values():
+            reader.mark_ended(message.reason, message.generation)
+
+    def _generations(self, number: int) -> list[WriterEnd]:
+        with self._lock:
+            return [writer for key, writer in self._writers.items() if key[0] == number]
+
+
+def detach_later(connection: Submitter, reader_id: int) -> None:
+    """Gives a reader back without waiting, and what it was moved to meanwhile."""
+
+    def done(_: Future[Any]) -> None:
+        moved = connection.streams.drop_move(reader_id)
+        if moved:
+            detach_later(connection, moved)
+
+    try:
+        connection.submit(DetachReader(reader=reader_id)).add_done_callback(done)
+    except DaemonUnavailable:
+        return  # the session ended, and the reader with it

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec.structs import replace
+
 from mcpd.shm.bundle import Description, TensorSpec, describe_frame, describe_tensors
 from mcpd.shm.errors import InvalidRequest, LimitExceeded
 from mcpd.shm.formats import ENCODED, MAX_SIDE, frame_layout
@@ -92,6 +94,61 @@ def stream_spec(
         height=height if format else 0,
     )
     return spec, description
+
+
+def resized_spec(
+    spec: StreamSpec,
+    description: Description | None,
+    *,
+    width: int | None,
+    height: int | None,
+    format: str | None,
+    tensors: Mapping[str, TensorSpec] | None,
+    slots: int | None,
+    holds: int | None,
+    history: int | None,
+    memory: str | None,
+    matrix: str | None,
+    range: str | None,
+    rotation: int | None,
+    slot_nbytes: int | None,
+    strides: Sequence[int] | None,
+    offsets: Sequence[int] | None,
+) -> tuple[StreamSpec, Description | None]:
+    """As stream_spec, for a stream that has these now; what is None stays as it is.
+
+    Strides and offsets stay with the rest of the frame: a new size, say, has those of its own.
+
+    Raises:
+        As stream_spec.
+    """
+    image = (width, height, format, matrix, range, rotation, strides, offsets)
+    slots = spec.slots if slots is None else slots
+    holds = spec.holds if holds is None else holds
+    history = spec.history if history is None else history
+    memory = spec.memory if memory is None else memory
+    if tensors is None and slot_nbytes is None and image == (None,) * len(image):
+        kept = replace(spec, slots=slots, holds=holds, history=history, memory=memory)
+        return kept, description
+    old = description if description is not None and not tensors else None
+    format = format if format is not None else (old.format if old else "") or ""
+    return stream_spec(
+        width=width if width is not None else spec.width if format else 0,
+        height=height if height is not None else spec.height if format else 0,
+        format=format,
+        tensors=tensors,
+        slots=slots,
+        holds=holds,
+        history=history,
+        memory=memory,
+        matrix=matrix if matrix is not None else (old.matrix if old else "bt709"),
+        range=range if range is not None else (old.range if old else "limited"),
+        rotation=rotation if rotation is not None else (old.rotation if old else 0),
+        kind=spec.kind if spec.kind in ("requests", "results") else None,
+        slot_nbytes=slot_nbytes,
+        strides=strides,
+        offsets=offsets,
+    )
 
 
 class RequestShape(NamedTuple):

@@ -41,7 +41,7 @@ _END_TEXTS = {
     "writer_died": "its writer died",
     "revoked": "the daemon took it away",
     "shutdown": "the daemon stopped or was lost",
-    "moved": "it goes on in other memory",
+    "moved": "it goes on in other memory, and not for this end",
 }
 
 
@@ -69,6 +69,28 @@ def raise_closed(name: str, connection: Connection, reason: str = "") -> NoRetur
     if reason or connection.lost:
         raise_ended(name, END_CODES[reason or "shutdown"])
     raise StreamClosed(f"this end of stream {name!r} was closed") from None
+
+
+_OF_NOW = frozenset(
+    {"cursor", "asleep", "pinned", "pinned_since_ns", "head", "ended", "held", "publish_ns"}
+    | {"blocked_since_ns"}
+)
+"""Counters that tell what is, not what was counted."""
+
+
+def add_counters(past: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    """An end's counters over generations: the sum, the longest, or what is now."""
+    if not past:
+        return now
+    both = {}
+    for name, value in now.items():
+        if name in _OF_NOW:
+            both[name] = value
+        elif name.startswith("longest"):
+            both[name] = max(value, past.get(name, 0))
+        else:
+            both[name] = value + past.get(name, 0)
+    return both
 
 
 def check_timeout(timeout_s: float | None) -> None:

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import errno
+import os
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from mcpd.native import _core
-from mcpd.shm.bundle import Description
 from mcpd.shm.errors import (
     DaemonUnavailable,
     InvalidRequest,
     LimitExceeded,
+    McpdError,
     NotFound,
-    ProtocolError,
+    TimedOut,
 )
-from mcpd.shm.frame import FLAG_QUANTISED
-from mcpd.shm.messages import CloseStream, StreamGrant
-from mcpd.shm.slot import Slot, check_room
+from mcpd.shm.messages import CloseStream, ResizeStream, SealStream, StreamGrant
+from mcpd.shm.slot import Slot
+from mcpd.shm.spec import resized_spec
 from mcpd.shm.stream_end import (
     END_CODES,
-    POLICY_CODES,
+    add_counters,
     check_timeout,
     raise_closed,
     raise_ended,
     raise_none,
     read_grant,
 )
-from mcpd.shm.transport import close_fds
+from mcpd.shm.writer_generation import WriterGeneration
 
 if TYPE_CHECKING:
+    from mcpd.shm.bundle import Description, TensorSpec
     from mcpd.shm.connection import Connection
 
 
@@ -44,10 +45,8 @@ class WriterStream:
         description: What every slot holds, None if that varies.
 
     Attributes:
-        grant: Numbers of the stream, from the daemon.
         name: Of the stream.
         stream_id: Its number, as in Result.source_stream.
-        readers: Policy of every reader attached now, by its number; replaced, never changed.
     """
 
     def __init__(
@@ -57,36 +56,52 @@ class WriterStream:
         fds: Sequence[int],
         description: Description | None,
     ) -> None:
-        try:
-            if len(fds) != 3:
-                raise ProtocolError(
-                    f"stream {grant.name!r} came with {len(fds)} descriptors, not 3"
-                )
-            self._core = _core.Writer(
-                fds[0],
-                fds[1],
-                fds[2],
-                stream_id=grant.stream,
-                generation=grant.generation,
-                nslots=grant.slots,
-                slot_nbytes=grant.slot_nbytes,
-                history=grant.spec.history,
-                holds=grant.spec.holds,
-            )
-            self._present(grant, description)
-        finally:
-            close_fds(fds)
+        self._now = WriterGeneration(self, connection, grant, fds, description)
         self._connection = connection
-        self.grant = grant
         self.name = grant.name
         self.stream_id = grant.stream
-        self.generation = grant.generation
-        self.slots = grant.slots
-        self.slot_nbytes = grant.slot_nbytes
-        self.description = description
-        self.readers: Mapping[int, str] = {}
+        self._past: dict[str, int] = {}  # counters of earlier generations
+        self._resizing = threading.Lock()
         self._closed = False
-        connection.streams.add_writer(self)
+        connection.streams.add_writer(self._now)
+
+    @property
+    def grant(self) -> StreamGrant:
+        """Numbers of the generation that is written now, from the daemon."""
+        return self._now.grant
+
+    @property
+    def generation(self) -> int:
+        """The generation that is written now."""
+        return self._now.generation
+
+    @property
+    def slots(self) -> int:
+        """How many slots it has."""
+        return self._now.grant.slots
+
+    @property
+    def slot_nbytes(self) -> int:
+        """Bytes of a slot."""
+        return self._now.slot_nbytes
+
+    @property
+    def description(self) -> Description | None:
+        """What every slot holds, None if that varies."""
+        return self._now.description
+
+    @property
+    def readers(self) -> Mapping[int, str]:
+        """Policy of every reader attached now, by its number; replaced, never changed."""
+        return self._now.readers
+
+    def on_reader(self) -> None:
+        """Called on the I/O thread when a reader was admitted; does nothing here."""
+
+    @property
+    def look_again_s(self) -> None:
+        """Nothing comes that fileno() does not tell; see ReaderStream."""
+        return None
 
     def acquire(self, timeout_s: float | None = None) -> Slot:
         """A free slot to fill, the most recently freed; waits while lossless readers are behind.
@@ -101,66 +116,173 @@ class WriterStream:
             InvalidRequest: timeout_s is below 0, or not a number.
             StreamClosed: The stream has ended.
         """
-        try:
-            slot: Slot | None = self._core.acquire(timeout_s)
-        except BufferError as error:
-            raise LimitExceeded(
-                f"stream {self.name!r}: {self.grant.spec.holds} slots are held already",
-                "Publish or abandon one, drop views of published ones, or create the stream with "
-                "more `holds`.",
-            ) from error
-        except _core.StreamEnded as error:
-            raise_ended(self.name, error.args[0])
-        except ValueError:
-            check_timeout(timeout_s)
-            raise_closed(self.name, self._connection)
-        if slot is None:
-            raise_none(self.name, timeout_s, "no slot came free", "A lossless reader is behind.")
-        return slot
-
-    def _present(self, grant: StreamGrant, description: Description | None) -> None:
-        """Has the core hand out slots that are described already."""
-        if description is None:
-            self._core.presents(Slot, grant, None, None, grant.slot_nbytes, 0)
-            return
-        check_room(description, grant.slot_nbytes)
-        nbytes = description.extent or grant.slot_nbytes
-        flags = FLAG_QUANTISED if description.quantised else 0
-        self._core.presents(Slot, grant, description, description.packed, nbytes, flags)
+        while True:
+            now = self._now
+            try:
+                slot: Slot | None = now.core.acquire(timeout_s)
+            except BufferError as error:
+                raise LimitExceeded(
+                    f"stream {self.name!r}: {now.grant.spec.holds} slots are held already",
+                    "Publish or abandon one, drop views of published ones, or create the stream "
+                    "with more `holds`.",
+                ) from error
+            except _core.StreamEnded as error:
+                if now is not self._now:
+                    continue  # it was resized meanwhile
+                raise_ended(self.name, error.args[0])
+            except ValueError:
+                if now is not self._now:
+                    continue
+                check_timeout(timeout_s)
+                raise_closed(self.name, self._connection)
+            if slot is None:
+                hint = "A lossless reader is behind; `mcpd status` names it."
+                raise_none(self.name, timeout_s, "no slot came free", hint)
+            return slot
 
     def fileno(self) -> int:
-        """Readable when a lossless reader made room after an acquire that would have blocked."""
+        """Readable when a lossless reader made room after an acquire that would have blocked.
+
+        Another descriptor after `resize`.
+        """
         try:
-            return self._core.fileno()
+            return self._now.core.fileno()
         except ValueError:
             raise_closed(self.name, self._connection)
+
+    def watch(self) -> tuple[int, ...]:
+        """A duplicate of `fileno`, which an end of the stream does not close; the caller's."""
+        return (os.dup(self.fileno()),)
 
     def arm(self) -> bool:
         """For event loops: True if a slot is free now, else fileno() will become readable."""
         try:
-            return self._core.arm()
+            return self._now.core.arm()
         except ValueError:
             raise_closed(self.name, self._connection)
 
     def disarm(self) -> None:
         """After fileno() became readable: drains it."""
         try:
-            self._core.disarm()
+            self._now.core.disarm()
         except ValueError:
             raise_closed(self.name, self._connection)
 
     def stats(self) -> dict[str, int]:
-        """Counters: head, published, abandoned, would_block, blocked_ns, wakes, nbytes, held."""
+        """Counters: head, published, abandoned, would_block, blocked_ns, wakes, nbytes; and held,
+        blocked_since_ns, publish_ns of now. Of all generations together."""
         try:
-            return self._core.stats()
+            return add_counters(self._past, self._now.core.stats())
         except ValueError:
             raise_closed(self.name, self._connection)
 
+    def resize(
+        self,
+        *,
+        width: int | None = None,
+        height: int | None = None,
+        format: str | None = None,
+        tensors: Mapping[str, TensorSpec] | None = None,
+        slots: int | None = None,
+        holds: int | None = None,
+        history: int | None = None,
+        memory: str | None = None,
+        matrix: str | None = None,
+        range: str | None = None,
+        rotation: int | None = None,
+        strides: Sequence[int] | None = None,
+        offsets: Sequence[int] | None = None,
+        slot_nbytes: int | None = None,
+    ) -> None:
+        """Goes on in other memory, under the next generation; sequence numbers go on, too.
+
+        What is None stays as it is. Readers are brought over without losing a frame: each finishes
+        the old memory first, which is freed when the last has. Blocks while the daemon reserves
+        the memory and the readers are admitted. Nobody may publish meanwhile, and slots acquired
+        before can no longer be published afterwards; views of published ones stay valid.
+
+        Raises:
+            InvalidRequest: A value out of its limits, or a frame was published meanwhile.
+            LimitExceeded: Too few slots for the readers there are, more memory than allowed, or a
+                lossless reader is several generations behind.
+            OutOfMemory: The machine has not the memory.
+            StreamClosed: The stream has ended.
+            TimedOut: The daemon does not answer; then the stream is closed.
+
+            But for the last two, the stream is as it was.
+        """
+        with self._resizing:
+            old = self._now
+            spec, description = resized_spec(
+                old.grant.spec,
+                old.description,
+                width=width,
+                height=height,
+                format=format,
+                tensors=tensors,
+                slots=slots,
+                holds=holds,
+                history=history,
+                memory=memory,
+                matrix=matrix,
+                range=range,
+                rotation=rotation,
+                strides=strides,
+                offsets=offsets,
+                slot_nbytes=slot_nbytes,
+            )
+            try:
+                ended = old.core.stats()["ended"]
+                first_seq = old.core.stats()["head"] + 1
+            except ValueError:
+                raise_closed(self.name, self._connection)
+            if ended != _core.END_LIVE:
+                raise_ended(self.name, ended)
+            request = ResizeStream(stream=self.stream_id, spec=spec, first_seq=first_seq)
+            new = self._map_next(*self._connection.request(request), description)
+            self._past = add_counters(self._past, old.core.stats())
+            self._now = new
+            old.mark_ended("moved")
+            self._connection.streams.remove_writer(old)
+            old.core.close()
+            self._give_back(old)
+
+    def _map_next(
+        self, result: Any, fds: Sequence[int], description: Description | None
+    ) -> WriterGeneration:
+        """The generation that a reply grants, sealed, with the readers brought over."""
+        grant = read_grant(result, fds)
+        try:
+            new = WriterGeneration(self, self._connection, grant, fds, description)
+        except BaseException:
+            self._connection.submit(CloseStream(stream=grant.stream, generation=grant.generation))
+            raise
+        self._connection.streams.add_writer(new)
+        try:
+            self._connection.request(SealStream(stream=grant.stream, generation=grant.generation))
+        except BaseException as error:
+            self._connection.streams.remove_writer(new)
+            new.core.close()
+            self._give_back(new)
+            if not isinstance(error, McpdError) or isinstance(error, TimedOut):
+                self.close()  # nobody knows where its readers are
+            raise
+        return new
+
+    def _give_back(self, generation: WriterGeneration) -> None:
+        try:
+            self._connection.submit(
+                CloseStream(stream=generation.stream_id, generation=generation.generation)
+            )
+        except DaemonUnavailable:
+            return  # the session ended, and the stream with it
+
     def end(self, reason: str = "closed") -> None:
         """Ends the stream: readers get what is left, then its end. Idempotent."""
-        if reason not in END_CODES:
-            raise InvalidRequest(f"reason {reason!r} is not one of {', '.join(END_CODES)}")
-        self.mark_ended(reason)
+        if reason not in END_CODES or reason == "moved":
+            known = ", ".join(one for one in END_CODES if one != "moved")
+            raise InvalidRequest(f"reason {reason!r} is not one of {known}")
+        self._now.mark_ended(reason)
 
     def close(self) -> None:
         """Ends and unmaps the stream; its name is free again on return. Idempotent.
@@ -170,8 +292,9 @@ class WriterStream:
         """
         if not self._detach():
             return
+        now = self._now
         try:
-            self._connection.request(CloseStream(stream=self.stream_id))
+            self._connection.request(CloseStream(stream=now.stream_id, generation=now.generation))
         except (DaemonUnavailable, NotFound):
             return  # it took the stream away by itself
 
@@ -180,59 +303,10 @@ class WriterStream:
         if self._closed or self._connection.inherited:
             return False
         self._closed = True
-        self._connection.streams.remove_writer(self)
-        self.mark_ended("closed")
-        self._core.close()
+        self._connection.streams.remove_writer(self._now)
+        self._now.mark_ended("closed")
+        self._now.core.close()
         return True
-
-    # The connection's I/O thread calls these.
-
-    def join_reader(self, reader_id: int, fds: Sequence[int], max_pins: int, policy: str) -> int:
-        """Admits a reader: the first sequence number it is owed. The descriptors stay the caller's.
-
-        Raises:
-            ProtocolError: Not two descriptors, or no such policy.
-            LimitExceeded: Too few slots for its pins, or too many readers.
-        """
-        if len(fds) != 2 or policy not in POLICY_CODES:
-            raise ProtocolError(f"reader_join with {len(fds)} descriptors and policy {policy!r}")
-        try:
-            owed = self._core.add_reader(reader_id, fds[0], fds[1], max_pins, POLICY_CODES[policy])
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise LimitExceeded(
-                    f"stream {self.name!r} has {self.slots} slots, too few for another {max_pins} "
-                    "pins",
-                    "Attach with fewer max_pins, or create the stream with more slots.",
-                ) from error
-            if error.errno == errno.EUSERS:
-                raise LimitExceeded(
-                    f"stream {self.name!r} has {_core.MAX_READERS} readers, the most there can be"
-                ) from error
-            raise
-        except ValueError:
-            raise_closed(self.name, self._connection)
-        self.readers = {**self.readers, reader_id: policy}
-        return owed
-
-    def leave_reader(self, reader_id: int, pins: str) -> None:
-        """A reader is gone: what it was owed is free; its pins too unless they are to be kept."""
-        self.readers = {key: value for key, value in self.readers.items() if key != reader_id}
-        with suppress(ValueError):  # closed meanwhile
-            if pins == "keep":
-                self._core.release_reader(reader_id)
-            else:
-                self._core.remove_reader(reader_id)
-
-    def mark_ended(self, reason: str) -> None:
-        """The stream was taken away: acquire raises from now on, one that waits at once."""
-        with suppress(ValueError):  # closed meanwhile
-            self._core.end(END_CODES.get(reason, _core.END_REVOKED))
-
-    def mark_lost(self) -> None:
-        """The session is over: ends the stream and unmaps it; slots still held stay valid."""
-        self.mark_ended("shutdown")
-        self._core.close()
 
     def __enter__(self) -> Self:
         return self
@@ -256,5 +330,5 @@ def map_writer(
     try:
         return WriterStream(connection, grant, fds, description)
     except BaseException:
-        connection.submit(CloseStream(stream=grant.stream))
+        connection.submit(CloseStream(stream=grant.stream, generation=grant.generation))
         raise

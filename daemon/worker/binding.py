@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -46,16 +45,14 @@ MAX_ERROR_NBYTES = 2048
 
 
 class ResultsWriter(WriterStream):
-    """A writer that says when a reader joins: `on_reader` is called on the I/O thread."""
+    """A writer that says when a reader joins: `notify` is called on the I/O thread."""
 
-    on_reader: Callable[[], None] | None = None
+    notify: Callable[[], None] | None = None
 
-    def join_reader(self, reader_id: int, fds: Sequence[int], max_pins: int, policy: str) -> int:
-        """As WriterStream.join_reader."""
-        owed = super().join_reader(reader_id, fds, max_pins, policy)
-        if self.on_reader is not None:
-            self.on_reader()
-        return owed
+    def on_reader(self) -> None:
+        """As WriterStream.on_reader."""
+        if self.notify is not None:
+            self.notify()
 
 
 @dataclass
@@ -73,14 +70,17 @@ class Counters:
 class Binding:
     """Reads frames and writes one result for each. Used by the serving thread alone.
 
+    Frames of a stream that is resized go on, each with its own geometry; a stream whose writer died
+    ends the binding, and who wants results of the next writer's opens them again.
+
     Nothing is read before the first reader of the results is there, so none of them is missed. A
     frame is taken only when there is a slot for its result: a slow reader of results holds back
     this binding and nothing else.
 
     Attributes:
         number: The daemon's number of it.
-        descriptors: What becomes readable after `arm`. Duplicates, its own until `close`: an end's
-            own goes when its stream is taken away.
+        descriptors: Of which one becomes readable after `arm`. Duplicates, its own until `close`:
+            an end's own goes when its stream is taken away.
         done: Whether the frames have ended; `close` follows.
     """
 
@@ -94,7 +94,7 @@ class Binding:
         self.number = request.binding
         self.frames = frames
         self.results = results
-        self.descriptors = _duplicates(frames.fileno(), results.fileno())
+        self.descriptors = _watch(frames, results)
         self.done = False
         self._once = request.once
         self._version = version
@@ -229,15 +229,13 @@ def open_binding(
         raise
 
 
-def _duplicates(*fds: int) -> tuple[int, ...]:
-    made: list[int] = []
+def _watch(frames: ReaderStream, results: ResultsWriter) -> tuple[int, ...]:
+    fds = frames.watch()
     try:
-        for fd in fds:
-            made.append(os.dup(fd))
+        return (*fds, *results.watch())
     except BaseException:
-        close_fds(made)
+        close_fds(fds)
         raise
-    return tuple(made)
 
 
 def _attach(connection: Connection, request: Serve) -> ReaderStream:
@@ -256,7 +254,7 @@ def _create(connection: Connection, name: str, result_nbytes: int) -> ResultsWri
     answer, fds = connection.request(CreateStream(name=name, spec=spec))
     results = ResultsWriter(connection, msgspec.convert(answer, StreamGrant), fds, None)
     try:
-        connection.request(SealStream(stream=results.stream_id))
+        connection.request(SealStream(stream=results.stream_id, generation=results.generation))
     except BaseException:
         results.close()
         raise

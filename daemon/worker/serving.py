@@ -142,7 +142,7 @@ class Serving:
             log.exception("binding=%d cannot be opened", request.binding)
             connection.reply_error(request, Internal(f"binding cannot be opened: {error!r}"))
         else:
-            binding.results.on_reader = self._wake
+            binding.results.notify = self._wake
             self._post(lambda: self._add(binding))
             connection.reply(request, {"stream": binding.results.stream_id})
 

@@ -55,7 +55,7 @@ def test_frames_that_are_taken_away_end_the_results_and_nothing_else(
     assert not binding.step(runner, Counters())
     assert not binding.arm()
     # Its control object does not say so: a writer could have put that back.
-    frames.session.streams.end(StreamEndedNote(stream=1, reason="revoked"))
+    frames.session.streams.tell(StreamEndedNote(stream=1, reason="revoked"))
     binding.disarm()
     assert binding.arm()
     binding.disarm()

@@ -12,7 +12,6 @@ from mcpd.daemon.limits import (
     MemoryLedger,
     available_memory,
     check_name,
-    check_policy,
     check_spec,
 )
 from mcpd.shm.errors import InvalidRequest, LimitExceeded, OutOfMemory
@@ -86,12 +85,6 @@ def test_odd_width_is_refused_only_where_pixels_share_chroma_in_pairs() -> None:
     spec = StreamSpec(slots=8, slot_nbytes=1 << 20, format="yuyv422", width=641, height=480)
     with pytest.raises(InvalidRequest, match="641"):
         check_spec("cam0", spec)
-
-
-@pytest.mark.parametrize(("policy", "max_pins"), [("newest", 1), ("latest", 0), ("latest", 257)])
-def test_reader_with_unknown_policy_or_too_many_pins_is_refused(policy: str, max_pins: int) -> None:
-    with pytest.raises(InvalidRequest):
-        check_policy(policy, max_pins)
 
 
 def machine(root: Path, available_nbytes: int, cgroup: str = "0::/\n") -> Path:

@@ -56,14 +56,18 @@ async def leases(client: aio.AsyncClient) -> list[str]:
 
 
 @asynccontextmanager
-async def cam(client: aio.AsyncClient) -> AsyncIterator[aio.AsyncWriterStream]:
-    async with client.create_stream("cam", width=24, height=16, format="rgb24") as stream:
+async def cam(client: aio.AsyncClient, name: str) -> AsyncIterator[aio.AsyncWriterStream]:
+    """A name for each test: what comes under a name again goes on with its numbers."""
+    async with client.create_stream(name, width=24, height=16, format="rgb24") as stream:
         yield stream
 
 
 def test_frames_go_from_writer_to_reader(shared: RunningDaemon) -> None:
     async def body(client: aio.AsyncClient) -> None:
-        async with cam(client) as stream, client.open_stream("cam", policy="lossless") as reader:
+        async with (
+            cam(client, "cam0") as stream,
+            client.open_stream("cam0", policy="lossless") as reader,
+        ):
 
             async def write() -> None:
                 for number in range(30):
@@ -82,8 +86,8 @@ def test_frames_go_from_writer_to_reader(shared: RunningDaemon) -> None:
 
 def test_what_is_opened_may_be_awaited_instead(shared: RunningDaemon) -> None:
     async def body(client: aio.AsyncClient) -> None:
-        stream = await client.create_stream("cam", width=8, height=8, format="gray8")
-        reader = await client.open_stream("cam")
+        stream = await client.create_stream("cam1", width=8, height=8, format="gray8")
+        reader = await client.open_stream("cam1")
         slot = await stream.acquire()
         slot.publish()
         with await reader.next() as frame:
@@ -97,7 +101,7 @@ def test_what_is_opened_may_be_awaited_instead(shared: RunningDaemon) -> None:
 
 def test_nothing_there_would_block_and_times_out(shared: RunningDaemon) -> None:
     async def body(client: aio.AsyncClient) -> None:
-        async with cam(client), client.open_stream("cam") as reader:
+        async with cam(client, "cam2"), client.open_stream("cam2") as reader:
             with pytest.raises(WouldBlock):
                 await reader.next(0)
             with pytest.raises(TimedOut, match=r"no frame came in 0\.01 s"):
@@ -108,7 +112,10 @@ def test_nothing_there_would_block_and_times_out(shared: RunningDaemon) -> None:
 
 def test_lossless_reader_that_reads_makes_room_for_a_waiting_writer(shared: RunningDaemon) -> None:
     async def body(client: aio.AsyncClient) -> None:
-        async with cam(client) as stream, client.open_stream("cam", policy="lossless") as reader:
+        async with (
+            cam(client, "cam3") as stream,
+            client.open_stream("cam3", policy="lossless") as reader,
+        ):
 
             async def fill() -> None:
                 while True:
@@ -128,7 +135,7 @@ def test_lossless_reader_that_reads_makes_room_for_a_waiting_writer(shared: Runn
 
 def test_cancelled_waits_leave_no_pins(shared: RunningDaemon) -> None:
     async def body(client: aio.AsyncClient) -> None:
-        async with cam(client) as stream, client.open_stream("cam", max_pins=1) as reader:
+        async with cam(client, "cam4") as stream, client.open_stream("cam4", max_pins=1) as reader:
             for _ in range(20):
                 waiting = asyncio.ensure_future(reader.next())
                 await asyncio.sleep(0)
@@ -172,7 +179,10 @@ def test_cancelled_opening_leaves_no_reader_and_no_stream(shared: RunningDaemon)
 
 def test_two_tasks_may_wait_for_one_reader(shared: RunningDaemon) -> None:
     async def body(client: aio.AsyncClient) -> None:
-        async with cam(client) as stream, client.open_stream("cam", policy="lossless") as reader:
+        async with (
+            cam(client, "cam6") as stream,
+            client.open_stream("cam6", policy="lossless") as reader,
+        ):
             tasks = [asyncio.create_task(reader.next(10)) for _ in range(2)]
             await asyncio.sleep(0)
             for _ in range(2):
@@ -189,8 +199,8 @@ def test_two_tasks_may_wait_for_one_reader(shared: RunningDaemon) -> None:
 def test_results_flow_and_end_with_the_stream(shared: RunningDaemon) -> None:
     async def body(client: aio.AsyncClient) -> None:
         async with (
-            cam(client) as stream,
-            client.results("cam", model="tiny-image", frames="lossless", timeout_s=20) as results,
+            cam(client, "cam7") as stream,
+            client.results("cam7", model="tiny-image", frames="lossless", timeout_s=20) as results,
         ):
             for number in range(1, 6):
                 async with stream.acquire() as slot:
@@ -206,10 +216,10 @@ def test_results_flow_and_end_with_the_stream(shared: RunningDaemon) -> None:
 
 def test_run_once_and_infer(shared: RunningDaemon) -> None:
     async def body(client: aio.AsyncClient) -> None:
-        async with cam(client) as stream:
+        async with cam(client, "cam8") as stream:
             async with stream.acquire() as slot:
                 slot.planes[0][...] = RED
-            result = await client.run_once("cam", model="tiny-image")
+            result = await client.run_once("cam8", model="tiny-image")
             assert [found.label for found in result.detections] == ["red"]
         results = await asyncio.gather(*(client.infer("tiny-image", RED) for _ in range(4)))
         assert [len(result.detections) for result in results] == [1] * 4
@@ -275,8 +285,8 @@ def test_requests_in_flight_fail_with_their_worker_and_the_next_one_succeeds(
 def test_results_go_on_after_their_worker_died(shared: RunningDaemon) -> None:
     async def body(client: aio.AsyncClient) -> None:
         async with (
-            cam(client) as stream,
-            client.results("cam", model="tiny-image", timeout_s=30) as results,
+            cam(client, "cam12") as stream,
+            client.results("cam12", model="tiny-image", timeout_s=30) as results,
         ):
 
             async def write() -> None:
@@ -302,15 +312,15 @@ def test_results_go_on_after_their_worker_died(shared: RunningDaemon) -> None:
 def test_death_of_the_daemon_wakes_who_waits(tmp_path: Path, model_repository: Path) -> None:
     async def main(daemon: RunningDaemon) -> None:
         async with aio.connect(daemon.socket) as client:
-            stream = await client.create_stream("cam", width=8, height=8, format="gray8")
-            reader = await client.open_stream("cam")
+            stream = await client.create_stream("cam13", width=8, height=8, format="gray8")
+            reader = await client.open_stream("cam13")
             waiting = asyncio.create_task(reader.next())
             await asyncio.sleep(0)
             daemon.kill()
             with pytest.raises(StreamClosed):
                 await asyncio.wait_for(waiting, 10)
             with pytest.raises(DaemonUnavailable):
-                await client.open_stream("cam")
+                await client.open_stream("cam13")
             await reader.close()
             await stream.close()
 

@@ -148,7 +148,7 @@ def test_bundles_of_fixed_tensors_travel(client: Client) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "said"),
     [
-        ({"width": 641, "height": 480, "format": "i420"}, InvalidRequest, "641 is odd"),
+        ({"width": 641, "height": 480, "format": "yuyv422"}, InvalidRequest, "641"),
         ({"width": 640, "height": 480}, InvalidRequest, "without a format"),
         ({"width": 640, "height": 480, "format": "cmyk"}, InvalidRequest, "cmyk"),
         ({}, InvalidRequest, "no slot_nbytes"),

@@ -217,7 +217,7 @@ def test_stream_made_after_the_session_was_lost_has_ended() -> None:
     with LocalStream(GRAY) as stream:
         stream.session.lost = True
         stream.session.streams.end_all()
-        stream.session.streams.add_writer(stream.writer)
+        stream.session.streams.add_writer(stream.writer._now)
         with pytest.raises(StreamClosed):
             stream.writer.acquire(0)
 
@@ -233,8 +233,8 @@ def test_slot_of_a_stream_that_ended_meanwhile_is_not_published(stream: LocalStr
 
 def test_end_that_the_daemon_tells_reaches_a_reader_with_its_reason(stream: LocalStream) -> None:
     reader = stream.attach()
-    stream.session.streams.remove_writer(stream.writer)
-    stream.session.streams.end(StreamEndedNote(stream=1, reason="revoked"))
+    stream.session.streams.remove_writer(stream.writer._now)
+    stream.session.streams.tell(StreamEndedNote(stream=1, reason="revoked"))
     with pytest.raises(StreamClosed) as caught:
         reader.next()
     assert (caught.value.reason, reader.ended) == ("revoked", "revoked")
@@ -265,10 +265,10 @@ def test_reader_that_left_no_longer_holds_the_writer_back() -> None:
             publish(stream, 10)
         assert stream.writer.readers == {reader.reader_id: "lossless"}
         leave = ReaderLeave(stream=1, reader=reader.reader_id, pins="drop")
-        stream.session.streams.leave_reader(leave)
+        stream.session.streams.tell(leave)
         publish(stream, 10)
         assert stream.writer.readers == {}
-        stream.session.streams.leave_reader(ReaderLeave(stream=99, reader=1, pins="drop"))
+        stream.session.streams.tell(ReaderLeave(stream=99, reader=1, pins="drop"))
 
 
 def test_reader_whose_pins_are_kept_still_holds_its_slot() -> None:
@@ -278,7 +278,7 @@ def test_reader_whose_pins_are_kept_still_holds_its_slot() -> None:
             slot.planes[0][...] = 3
         frame = reader.next(0)
         leave = ReaderLeave(stream=1, reader=reader.reader_id, pins="keep")
-        stream.session.streams.leave_reader(leave)
+        stream.session.streams.tell(leave)
         for _ in range(10):
             with stream.writer.acquire(0) as slot:
                 slot.planes[0][...] = 1

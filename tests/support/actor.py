@@ -4,6 +4,8 @@ Arguments: SOCKET, then one of
 write NAME             makes a stream and publishes small frames without end
 read NAME [POLICY]     reads a stream and always holds a frame or two
 watch NAME MODEL       reads a model's results on a stream
+number NAME            makes a stream of numbered frames (see numbered.py) and publishes without end
+member NAME GROUP      reads as a member of a group: says the number of each frame, then closes it
 hold NAME              makes a stream, closes its socket alone, and lives on
 """
 
@@ -91,6 +93,23 @@ def main() -> None:
                 slot.planes[0][:24] = 1
                 select.select([], [], [], 0.001)
                 slot.planes[0][24:] = 1
+    if role == "number":
+        from tests.support.numbered import write_numbered
+
+        stream = client.create_stream(name, width=64, height=16, format="gray8", slots=24)
+        write_numbered(stream)
+        _say_ready()
+        while True:
+            write_numbered(stream)
+            select.select([], [], [], 0.001)
+    if role == "member":
+        member = client.open_stream(name, policy="lossless", group=rest[0])
+        _say_ready()
+        for frame in member:
+            # A little time in the middle of the work, so that a signal finds it there too.
+            select.select([], [], [], 0.002)
+            print(frame.seq, flush=True)
+        return
     if role == "read":
         reader = client.open_stream(name, policy=rest[0] if rest else "latest")
         held = [reader.next(READY_TIMEOUT_S)]

@@ -10,6 +10,7 @@ from mcpd.native import _core
 from mcpd.shm.bundle import Description
 from mcpd.shm.connection import Connection
 from mcpd.shm.messages import Message, ReaderJoin, StreamGrant, StreamSpec
+from mcpd.shm.reading import Reading
 from mcpd.shm.replies import Answer
 from mcpd.shm.segment import Segment, create_memfd
 from mcpd.shm.session_streams import SessionStreams
@@ -84,8 +85,9 @@ class LocalStream:
         fds = [os.dup(fd) for fd in (self._control.fd, self.payload.fd, self._wake)]
         self.writer = WriterStream(self.session.as_connection(), grant, fds, description)
 
-    def attach(self, policy: str = "latest", max_pins: int = 2) -> ReaderStream:
-        """Another reader, introduced to the writer; closed with the stream."""
+    def attach(self, policy: str = "latest", max_pins: int = 2, **reading: Any) -> ReaderStream:
+        """Another reader, introduced to the writer; closed with the stream. Not of a group."""
+        wanted = Reading(policy=policy, max_pins=max_pins, **reading)
         self._last_reader += 1
         reader = self._last_reader
         control = self._segment("rctl", _core.reader_control_nbytes(max_pins))
@@ -93,14 +95,24 @@ class LocalStream:
         view.initialise(1, 1, reader)
         view.close()
         wake = self._eventfd()
-        join = ReaderJoin(stream=1, reader=reader, max_pins=max_pins, policy=policy)
-        start_seq = self.session.streams.join_reader(join, [control.fd, wake])
+        join = ReaderJoin(
+            stream=1, reader=reader, max_pins=max_pins, policy=policy, depth=wanted.depth
+        )
+        start_seq = self.session.streams.join(join, [control.fd, wake])
         fds = [self._control.fd, self.payload.fd, control.fd, wake]
         if policy == "lossless":
             fds.append(self._wake)
-        grant = self._grant(reader=reader, max_pins=max_pins, policy=policy, start_seq=start_seq)
+        grant = self._grant(
+            reader=reader,
+            max_pins=max_pins,
+            policy=policy,
+            depth=wanted.depth,
+            start_seq=start_seq,
+        )
         assert policy in POLICY_CODES
-        stream = ReaderStream(self.session.as_connection(), grant, [os.dup(fd) for fd in fds])
+        stream = ReaderStream(
+            self.session.as_connection(), grant, [os.dup(fd) for fd in fds], wanted
+        )
         self._readers.append(stream)
         return stream
 

@@ -1,0 +1,213 @@
+"""What a client has models do: results on a stream, requests, and infer on arrays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mcpd.shm.connection import Connection
+from mcpd.shm.errors import InvalidRequest
+from mcpd.shm.inference import Inference
+from mcpd.shm.messages import OpenResults
+from mcpd.shm.reading import Reading
+from mcpd.shm.requests import Requests
+from mcpd.shm.results import Results
+from mcpd.shm.streaming import StreamClient
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mcpd.shm.bundle import TensorSpec
+    from mcpd.shm.result import Result
+
+MODEL_WAIT_S = 30.0
+"""How long to wait for a model to be loaded, unless a call says otherwise."""
+
+
+class ModelClient(StreamClient):
+    """A client's part about models; see Client."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._lock = threading.Lock()
+        self._numbers = 0
+        self._inference = Inference(self.requests)
+
+    def results(
+        self,
+        stream: str,
+        *,
+        model: str,
+        version: int = 0,
+        frames: str = "latest",
+        policy: str | None = None,
+        max_pins: int = 2,
+        depth: int = 0,
+        group: str = "",
+        once: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results:
+        """Has a model run on a stream; iterates over what it makes, until the stream ends.
+
+        Args:
+            version: 0: the newest.
+            frames: Which frames the model gets: "latest" or "lossless", which holds the writer
+                back.
+            policy: Which results this reader gets, as of `open_stream`; as `frames` if None.
+            depth: Of policy "fifo": newest results kept for this reader.
+            group: Readers of these results that name the same group share them.
+            once: Only when Results.run_once asks, on the newest frame.
+            timeout_s: How long the next result may take; None: as long as it takes.
+
+        Raises:
+            NotFound: No such stream or model.
+            ModelFailed: The model could not be loaded, or cannot work on such frames.
+            TimedOut: It was not loaded in time.
+        """
+        request = results_request(
+            stream,
+            model,
+            version,
+            frames,
+            Reading(policy=policy or frames, max_pins=max_pins, depth=depth, group=group),
+            once,
+            timeout_s,
+        )
+        return Results(self.connection, request, timeout_s)
+
+    def run_once(
+        self,
+        stream: str,
+        *,
+        model: str,
+        version: int = 0,
+        timeout_s: float = MODEL_WAIT_S,
+        trace_id: bytes = b"",
+    ) -> Result:
+        """Runs a model on the newest frame of a stream, or its first if there is none yet.
+
+        Raises:
+            As `results`; TimedOut also when there was no frame.
+        """
+        with self.results(
+            stream, model=model, version=version, once=True, timeout_s=timeout_s
+        ) as results:
+            results.run_once(trace_id)
+            return results.next()
+
+    def requests(
+        self,
+        model: str,
+        *,
+        width: int = 0,
+        height: int = 0,
+        format: str = "",
+        tensors: Mapping[str, TensorSpec] | None = None,
+        matrix: str = "bt709",
+        range: str = "limited",
+        slots: int = 4,
+        version: int = 0,
+        timeout_s: float = MODEL_WAIT_S,
+    ) -> Requests:
+        """A private stream of inputs to a model, results matched to them.
+
+        Args:
+            slots: Inputs that may be in flight at once.
+            timeout_s: How long to wait for the model to be loaded.
+
+        Raises:
+            As `create_stream` and `results`.
+        """
+        with self._lock:
+            self._numbers += 1
+            number = self._numbers
+        writer = self.create_stream(
+            f"~{self.connection.session}-{number}",
+            width=width,
+            height=height,
+            format=format,
+            tensors=tensors,
+            matrix=matrix,
+            range=range,
+            kind="requests",
+            # Beside what is in flight: the newest frame, the worker's pins and one to turn over.
+            slots=slots + 4,
+            holds=slots,
+        )
+        request = OpenResults(
+            stream=writer.name,
+            model=model,
+            version=version,
+            frames="lossless",
+            results="lossless",
+            max_pins=2,
+            wait_s=timeout_s,
+        )
+        try:
+            return Requests(self.connection, writer, request)
+        except BaseException:
+            writer.close()
+            raise
+
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, NDArray[Any]] | NDArray[Any],
+        *,
+        format: str | None = None,
+        timeout_s: float = MODEL_WAIT_S,
+        version: int = 0,
+    ) -> Result:
+        """Runs a model on arrays and waits for its result.
+
+        The arrays are copied into a slot; to spare that, fill a slot of `requests` yourself. A
+        single uint8 array of shape (height, width, 3) or (height, width) travels as an image,
+        others as tensors. Several threads may call it.
+
+        Args:
+            inputs: Array, or arrays by the names of the model's inputs.
+            format: Of an image given otherwise: such as "bgr24", or "nv12" and "i420" as one array
+                of height * 3 / 2 rows.
+            timeout_s: For everything together, loading the model included.
+
+        Raises:
+            InvalidRequest: The model does not take such inputs.
+            ModelFailed: It could not be loaded, or failed on them.
+            WorkerDied: Its worker died of it, or at the time; may be tried again.
+            TimedOut: It took longer.
+        """
+        return self._inference.infer(model, inputs, format, timeout_s, version)
+
+
+def results_request(
+    stream: str,
+    model: str,
+    version: int,
+    frames: str,
+    reading: Reading,
+    once: bool,
+    timeout_s: float | None,
+) -> OpenResults:
+    """The request that opens a model's results.
+
+    Raises:
+        InvalidRequest: `frames` is none that a model can be given.
+    """
+    if frames not in ("latest", "lossless"):
+        raise InvalidRequest(
+            f"frames is {frames!r}; it must be latest or lossless",
+            "It is which frames the model gets; policy is which results you get.",
+        )
+    return OpenResults(
+        stream=stream,
+        model=model,
+        version=version,
+        frames=frames,
+        results=reading.policy,
+        max_pins=reading.max_pins,
+        depth=reading.depth,
+        group=reading.group,
+        once=once,
+        wait_s=MODEL_WAIT_S if timeout_s is None else timeout_s,
+    )

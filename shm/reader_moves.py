@@ -1,0 +1,266 @@
+"""How a reader goes from one generation of its stream to the next, and who waits for it is told."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from mcpd.native import _core
+from mcpd.shm.errors import McpdError
+from mcpd.shm.reader_generation import ReaderGeneration
+from mcpd.shm.session_streams import detach_later
+from mcpd.shm.stream_end import END_CODES, add_counters, raise_ended, raise_none
+from mcpd.shm.transport import close_fds
+from mcpd.shm.watch import Watch
+
+if TYPE_CHECKING:
+    from mcpd.shm.connection import Connection
+    from mcpd.shm.messages import StreamGrant
+    from mcpd.shm.reading import Reading
+
+LOOK_AGAIN_S = 0.02
+"""How long a member waits, at the end of a generation, before it looks whether the others are done;
+nobody tells it."""
+
+
+class ReaderMoves:
+    """The generations of one reader: what is read now, what it is to go on in, what it has left.
+
+    Safe for threads. `now` is replaced, never changed, when it has nothing more to give.
+
+    Attributes:
+        now: What is read.
+        closed: Whether the reader was closed.
+        armed: Whether an event loop waits.
+        end_reason: Of an end that the control object does not tell.
+        left: Generations that are read to the end, but a member has frames of them in work.
+    """
+
+    def __init__(
+        self, connection: Connection, grant: StreamGrant, fds: Sequence[int], reading: Reading
+    ) -> None:
+        self.now = ReaderGeneration(grant, fds, reading)
+        self.closed = False
+        self.armed = False
+        self.end_reason = ""
+        self.left: list[ReaderGeneration] = []
+        self._connection = connection
+        self._name = grant.name
+        self._reading = reading
+        self._changed = threading.Condition()
+        self._coming: deque[tuple[StreamGrant, Sequence[int]]] = deque()
+        self._idle: ReaderGeneration | None = None  # it has nothing more; waits for another
+        self._refused: set[int] = set()  # generations after which it is not brought over
+        self._watch: Watch | None = None
+        self._past: dict[str, int] = {}  # counters of earlier generations
+
+    def go_on(
+        self, now: ReaderGeneration, code: int, deadline: float | None, timeout_s: float | None
+    ) -> None:
+        """`now` has nothing more. Returns when it is worth looking again, there or in the next.
+
+        Raises:
+            StreamClosed: Nothing more will come.
+            WouldBlock, TimedOut: Nothing came in time.
+        """
+        with self._changed:
+            self._let_go()
+            while self.now is now and not self.closed:
+                busy = now.others_busy
+                if self._coming and not busy:
+                    self._advance()
+                    return
+                if not busy and not self._goes_on(now, code):
+                    if self._connection.lost:
+                        now.close()
+                    raise_ended(self._name, code)
+                self._idle = now
+                left_s = time_left(deadline, timeout_s)
+                if left_s == 0:
+                    raise_none(self._name, timeout_s, "no frame came", "")
+                if busy:
+                    left_s = LOOK_AGAIN_S if left_s is None else min(left_s, LOOK_AGAIN_S)
+                self._changed.wait(left_s)
+                if busy:
+                    return
+
+    def catch_up(self) -> None:
+        """Leaves generations that have ended for those that have come, read to the end or not."""
+        with self._changed:
+            while self._coming and self.now.core.ended() != _core.END_LIVE:
+                self._advance()
+
+    def let_go(self) -> None:
+        """Detaches from generations in which nothing is in work any more."""
+        with self._changed:
+            self._let_go()
+
+    def goes_on(self, code: int) -> bool:
+        """Whether more is to come than the generation read now, which has ended with `code`."""
+        with self._changed:
+            return self._goes_on(self.now, code)
+
+    def stats(self) -> dict[str, int]:
+        """Counters of all generations together; ValueError when closed."""
+        return add_counters(self._past, self.now.core.stats())
+
+    # ---- event loops ---------------------------------------------------------------------------
+
+    @property
+    def watch(self) -> Watch:
+        """What an event loop waits for; ValueError when closed."""
+        with self._changed:
+            fd = self.now.core.fileno()
+            if self._watch is None:
+                self._watch = Watch(fd)
+            return self._watch
+
+    def arm(self) -> bool:
+        """As ReaderStream.arm; ValueError when closed."""
+        with self._changed:
+            now = self.now
+            if self._idle is not now or self.closed:
+                ready = now.core.arm()
+            else:
+                self._drain()  # of what told of the end
+                waits = now.others_busy or self._goes_on(now, now.core.ended())
+                ready = bool(self._coming) or not waits
+            self.armed = not ready
+            return ready
+
+    def disarm(self) -> None:
+        """As ReaderStream.disarm; ValueError when closed."""
+        self.armed = False
+        self._drain()
+
+    def rearm(self, now: ReaderGeneration) -> bool:
+        """Whether to look again: an event loop that is armed is so in a new generation, too."""
+        if not self.armed or not self._past:
+            return False
+        with suppress(ValueError):
+            return now.core.arm()
+        return False
+
+    @property
+    def look_again_s(self) -> float | None:
+        """As ReaderStream.look_again_s."""
+        return LOOK_AGAIN_S if self._idle is self.now and self.now.others_busy else None
+
+    # ---- what comes, and the end ---------------------------------------------------------------
+
+    def add(self, grant: StreamGrant, fds: Sequence[int]) -> bool:
+        """There it is to go on; owns `fds`, unless this returns False: it is closed."""
+        with self._changed:
+            if self.closed:
+                return False
+            self._coming.append((grant, fds))
+            self._wake()
+            return True
+
+    def end(self, reason: str, generation: int) -> None:
+        """A generation is over (0: the one read now), as ReaderStream.mark_ended."""
+        with self._changed, suppress(ValueError):  # closed meanwhile
+            now = self.now
+            generation = generation or now.grant.generation
+            if reason == "revoked":
+                self._refused.add(generation)
+            if generation == now.grant.generation and now.core.ended() == _core.END_LIVE:
+                self.end_reason = reason if reason in END_CODES else "revoked"
+                now.close()
+            self._wake()
+
+    def lose(self) -> None:
+        """The session is over: nobody is brought over any more, and only who is lossless reads on.
+
+        Leaves nothing mapped for the others.
+        """
+        with self._changed:
+            if self._reading.policy != "lossless":
+                self.now.close()
+                if self._watch is not None:
+                    self._watch.close()
+                    self._watch = None
+            self._wake()
+
+    def close(self) -> list[int]:
+        """Unmaps everything; the numbers of the readers that the daemon is to be told of, none if
+        that was done before."""
+        with self._changed:
+            if self.closed:
+                return []
+            self.closed = True
+            left = [self.now, *self.left]
+            ids = [one.reader_id for one in left] + [grant.reader for grant, _ in self._coming]
+            self._connection.streams.remove_reader(ids)
+            for generation in left:
+                generation.close()
+            for _, fds in self._coming:
+                close_fds(fds)
+            self._coming.clear()
+            self.left.clear()
+            self._wake()
+            if self._watch is not None:
+                self._watch.close()
+                self._watch = None
+        return ids
+
+    # ---- under the lock ------------------------------------------------------------------------
+
+    def _goes_on(self, now: ReaderGeneration, code: int) -> bool:
+        if self._coming:
+            return True
+        if self._connection.lost or now.grant.generation in self._refused:
+            return False
+        left = code in (_core.END_CLOSED, _core.END_WRITER_DIED)
+        return code == _core.END_MOVED or (self._reading.follow and left)
+
+    def _advance(self) -> None:
+        grant, fds = self._coming.popleft()
+        try:
+            after = ReaderGeneration(grant, fds, self._reading)
+        except (OSError, McpdError):
+            self._refused.add(self.now.grant.generation)
+            self._connection.streams.remove_reader([grant.reader])
+            detach_later(self._connection, grant.reader)
+            raise
+        if self._watch is not None:
+            self._watch.add(after.core.fileno())
+            if not self._coming:
+                self._watch.drain()
+        self._past = add_counters(self._past, self.now.core.stats())
+        self.left.append(self.now)
+        self.now = after
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of earlier generations. What a member has in work there would go back to its group."""
+        for generation in self.left[:]:
+            if generation.grant.group == 0 or generation.core.stats()["pinned"] == 0:
+                self.left.remove(generation)
+                self._connection.streams.remove_reader([generation.reader_id])
+                generation.close()
+                detach_later(self._connection, generation.reader_id)
+
+    def _drain(self) -> None:
+        if self._watch is not None:
+            self._watch.drain()
+        self.now.core.disarm()
+        if self._idle is self.now:
+            # Nobody sleeps in a generation that has ended, so the core leaves its signals alone.
+            with suppress(BlockingIOError):
+                os.eventfd_read(self.now.core.fileno())
+
+    def _wake(self) -> None:
+        self._changed.notify_all()
+        if self._watch is not None and self._idle is self.now:
+            self._watch.signal()
+
+
+def time_left(deadline: float | None, timeout_s: float | None) -> float | None:
+    """What is left of a timeout; 0 when it is over, and if it was 0."""
+    return timeout_s if deadline is None else max(0.0, deadline - time.monotonic())
