@@ -111,10 +111,10 @@ class ScriptedDaemon:
             for body, fds in self._socket.receive():
                 close_fds(fds)
                 message = _decoder.decode(body)
+                with self._changed:
+                    self.received.append(message)
+                    self._changed.notify_all()
                 answer = self._answer(message)
                 if answer is not None:
                     answer.id = message.id
                     self.send(answer)
-                with self._changed:
-                    self.received.append(message)
-                    self._changed.notify_all()
