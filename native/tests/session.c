@@ -27,7 +27,8 @@ static void die(const char *what, const struct mcpd_error *error, int number)
     exit(1);
 }
 
-static void pass_frames(mcpd_stream *out, mcpd_stream *in)
+/* A name that comes again goes on with its numbers: `before` of them are taken. */
+static void pass_frames(mcpd_stream *out, mcpd_stream *in, int before)
 {
     mcpd_writer *writer = mcpd_stream_writer(out);
     mcpd_reader *reader = mcpd_stream_reader(in);
@@ -39,10 +40,10 @@ static void pass_frames(mcpd_stream *out, mcpd_stream *in)
         memset(mcpd_writer_slot(writer, (uint32_t)slot), i, 64);
         mcpd_meta_init(&meta);
         meta.nbytes = 64;
-        if (mcpd_writer_publish(writer, (uint32_t)slot, &meta, 0) != i)
+        if (mcpd_writer_publish(writer, (uint32_t)slot, &meta, 0) != before + i)
             die("publish", NULL, i);
         int pin = mcpd_reader_next(reader, PATIENCE_NS, &meta);
-        if (pin < 0 || meta.seq != (uint64_t)i)
+        if (pin < 0 || meta.seq != (uint64_t)(before + i))
             die("next", NULL, pin);
         const uint8_t *seen = mcpd_reader_slot(reader, (uint32_t)pin);
         if (seen[0] != i || seen[63] != i)
@@ -69,7 +70,7 @@ static void *work(void *argument)
             die("a name twice", &error, 0);
         if (mcpd_attach(client, "nobody", NULL, &none, &error) != -ENOENT)
             die("a name that is none", &error, 0);
-        pass_frames(out, in);
+        pass_frames(out, in, round * FRAMES);
         if (round % 2 == 0) {
             struct mcpd_meta meta;
             mcpd_stream_end(out, &error);
