@@ -191,18 +191,18 @@ int mcpd_writer_pinned(const mcpd_writer *writer, uint64_t tag)
 }
 
 /*
- * A reader of its own that does not want the frame sleeps on. It stored what it wants before the
- * epoch, so it is read after it: an older word would wake it for nothing.
+ * A reader of its own that does not want the frame sleeps on. What it wants only ever grows, and was
+ * stored before the epoch of its sleep, so it is read after that: an older word would wake it for
+ * nothing.
  */
 static int wake(struct mcpd_writer_reader *reader, uint64_t seq, int64_t publish_ns)
 {
-    uint32_t epoch = mcpd_load_seq_cst(&reader->rctl->epoch);
-    if ((epoch & 1) == 0 || epoch == reader->signalled)
+    uint32_t seen = mcpd_load_seq_cst(&reader->rctl->epoch);
+    if ((seen & 1) != 0 && reader->group == 0 &&
+        (mcpd_load_seq_cst(&reader->rctl->cursor) > seq ||
+         mcpd_load_relaxed(&reader->rctl->not_before_ns) > publish_ns))
         return 0;
-    if (reader->group == 0 && (mcpd_load_seq_cst(&reader->rctl->cursor) > seq ||
-                               mcpd_load_relaxed(&reader->rctl->not_before_ns) > publish_ns))
-        return 0;
-    return mcpd_wake_peer(&reader->rctl->epoch, &reader->signalled, reader->wake_fd);
+    return mcpd_wake_seen(seen, &reader->signalled, reader->wake_fd);
 }
 
 /* Asks for the words of a reader that say whether it sleeps: they are in its processor's cache. */

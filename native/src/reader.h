@@ -14,7 +14,9 @@
 #include "stream.h"
 
 /* Lost races in one call until the other side counts as dishonest: an honest one gets on by each. */
+#ifndef MCPD_MAX_RETRIES
 #define MCPD_MAX_RETRIES 16384
+#endif
 
 /* What mcpd_reader_wants says of a frame that was looked at. */
 enum mcpd_verdict { MCPD_WANTED, MCPD_EARLY, MCPD_EXPIRED };

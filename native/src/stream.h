@@ -65,6 +65,7 @@ int64_t mcpd_deadline_ns(int64_t timeout_ns);
 int mcpd_wake_dup(int fd); /* non-blocking, close-on-exec duplicate, or -errno */
 void mcpd_wake_signal(int fd);
 /* Signals a peer that sleeps, once for each of its sleeps; 1 if it did, else 0. */
+int mcpd_wake_seen(uint32_t seen, uint32_t *signalled, int fd); /* whose epoch was seen to be this */
 int mcpd_wake_peer(const _Atomic uint32_t *epoch, uint32_t *signalled, int fd);
 
 void mcpd_sleep_begin(struct mcpd_sleep *sleep); /* then look again, before polling */

@@ -75,15 +75,19 @@ void mcpd_wake_signal(int fd)
     /* EAGAIN: the counter is full, so the peer is signalled already. */
 }
 
-/* Called after whatever the peer waits for was stored with seq_cst. */
-int mcpd_wake_peer(const _Atomic uint32_t *epoch, uint32_t *signalled, int fd)
+int mcpd_wake_seen(uint32_t seen, uint32_t *signalled, int fd)
 {
-    uint32_t seen = mcpd_load_seq_cst(epoch);
     if ((seen & 1) == 0 || seen == *signalled)
         return 0;
     *signalled = seen;
     mcpd_wake_signal(fd);
     return 1;
+}
+
+/* Called after whatever the peer waits for was stored with seq_cst. */
+int mcpd_wake_peer(const _Atomic uint32_t *epoch, uint32_t *signalled, int fd)
+{
+    return mcpd_wake_seen(mcpd_load_seq_cst(epoch), signalled, fd);
 }
 
 /*

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef CHECK_NO_MAIN /* a program with a main of its own has no tests */
 struct check_test {
     const char *name;
     void (*run)(void);
@@ -28,6 +29,7 @@ static struct check_test *check_tests;
         check_tests = &test;                                                             \
     }                                                                                    \
     static void test_name(void)
+#endif
 
 #define CHECK(condition)                                                                 \
     do {                                                                                 \
@@ -52,6 +54,7 @@ static _Noreturn inline void check_fail(const char *file, int line, const char *
     _Exit(1);
 }
 
+#ifndef CHECK_NO_MAIN
 int main(int argc, char **argv)
 {
     int ran = 0;
@@ -69,5 +72,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "no such test\n");
     return ran == 0;
 }
+#endif
 
 #endif

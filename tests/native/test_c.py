@@ -10,6 +10,8 @@ from tests.native import c_programs
 from tests.native.c_programs import (
     ASAN,
     ASLEEP,
+    CLAIM_STEPS,
+    CLOCK,
     NO_RECHECK,
     NO_SCAN,
     NO_SCAN_STEP,
@@ -49,9 +51,20 @@ def test_c_of_readers_that_sleep_at_once(flavour: Flavour, test: str, folder: Pa
     assert status == 0, output
 
 
-@pytest.mark.parametrize("test", c_programs.tests_of("interleave"))
-def test_c_interleaved(test: str, folder: Path) -> None:
-    status, output = run(STEPS, "interleave", test, folder)
+@pytest.mark.parametrize(
+    ("flavour", "program", "test"),
+    [
+        (flavour, program, test)
+        for flavour, program in [
+            (STEPS, "interleave"),
+            (CLAIM_STEPS, "claim_steps"),
+            (CLOCK, "clock"),
+        ]
+        for test in c_programs.tests_of(program)
+    ],
+)
+def test_c_step_by_step(flavour: Flavour, program: str, test: str, folder: Path) -> None:
+    status, output = run(flavour, program, test, folder)
     assert status == 0, output
 
 
