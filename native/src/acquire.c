@@ -49,6 +49,8 @@ static int ready(mcpd_writer *writer)
     if (writer->nheld >= writer->holds)
         return -EBUSY;
     mcpd_writer_reclaim(writer);
+    if (writer->nfree == 0 && mcpd_writer_audit_groups(writer))
+        mcpd_writer_reclaim(writer);
     return writer->nfree > 0 ? 1 : -EAGAIN;
 }
 

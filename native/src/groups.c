@@ -110,12 +110,43 @@ void mcpd_group_leave(struct mcpd_writer_group *group, uint32_t max_pins)
     group->max_pins -= max_pins;
 }
 
-static uint32_t count_returned(const struct mcpd_writer_group *group, uint32_t nslots)
+/*
+ * Looks at all claims twice. Members go on meanwhile, and what is seen once each may never have stood
+ * at the same time. What is seen both times did, in between: a claim that is done stays done.
+ */
+struct claims_seen {
+    uint32_t in_both;  /* that hold a slot */
+    uint32_t returned; /* in either */
+};
+
+static int holds(const mcpd_writer *writer, uint32_t slot, uint64_t claim)
 {
-    uint32_t count = 0;
-    for (uint32_t slot = 0; slot < nslots; slot++)
-        count += MCPD_CLAIM_STATE(mcpd_load_seq_cst(&group->claims[slot])) == MCPD_CLAIM_RETURNED;
-    return count;
+    uint32_t state = MCPD_CLAIM_STATE(claim);
+    return MCPD_TAG_SEQ(claim) == writer->slots[slot].seq &&
+           writer->slots[slot].state == MCPD_SLOT_PUBLISHED &&
+           (state == MCPD_CLAIM_TAKEN || state == MCPD_CLAIM_RETURNED);
+}
+
+static struct claims_seen look_twice(const mcpd_writer *writer,
+                                     const struct mcpd_writer_group *group)
+{
+    uint8_t before[MCPD_MAX_SLOTS];
+    struct claims_seen seen = {0, 0};
+    for (int look = 0; look < 2; look++) {
+        for (uint32_t slot = 0; slot < writer->geometry.nslots; slot++) {
+            uint64_t claim = mcpd_load_seq_cst(&group->claims[slot]);
+            uint8_t now = (uint8_t)holds(writer, slot, claim);
+            if (MCPD_CLAIM_STATE(claim) == MCPD_CLAIM_RETURNED)
+                now |= 2;
+            if (look == 0) {
+                before[slot] = now;
+                continue;
+            }
+            seen.in_both += now & before[slot] & 1;
+            seen.returned += (now | before[slot]) >> 1;
+        }
+    }
+    return seen;
 }
 
 void mcpd_writer_settle_groups(mcpd_writer *writer)
@@ -124,10 +155,22 @@ void mcpd_writer_settle_groups(mcpd_writer *writer)
         struct mcpd_writer_group *group = &writer->groups[i];
         if (group->budget == group->max_pins)
             continue;
-        uint32_t budget = group->max_pins + count_returned(group, writer->geometry.nslots);
+        uint32_t budget = group->max_pins + look_twice(writer, group).returned;
         if (budget < group->budget)
             group->budget = budget;
     }
+}
+
+int mcpd_writer_audit_groups(mcpd_writer *writer)
+{
+    int found = 0;
+    for (uint32_t i = 0; i < writer->ngroups; i++) {
+        struct mcpd_writer_group *group = &writer->groups[i];
+        if (group->lies || look_twice(writer, group).in_both <= group->budget)
+            continue;
+        group->lies = found = 1;
+    }
+    return found;
 }
 
 /* ---- its claims ------------------------------------------------------------------------------ */
@@ -147,7 +190,7 @@ int mcpd_writer_claimed(mcpd_writer *writer, uint64_t seq, uint32_t slot)
         uint32_t state = MCPD_CLAIM_STATE(claim);
         if (MCPD_TAG_SEQ(claim) != seq ||
             (state != MCPD_CLAIM_TAKEN && state != MCPD_CLAIM_RETURNED) ||
-            group->honoured == group->budget)
+            (group->lies && group->honoured == group->budget))
             continue;
         group->honoured++;
         claimed = 1;

@@ -54,8 +54,9 @@ struct mcpd_writer_group {
     uint32_t active;   /* those that are not released */
     int left;          /* it had members, and the last one that was active has gone */
     uint32_t max_pins; /* of all members */
-    uint32_t budget;   /* claims that slots were reckoned for: no more of them hold slots */
-    uint32_t honoured; /* claims that do, in the reclaim that is going on */
+    uint32_t budget;   /* claims that slots were reckoned for */
+    uint32_t honoured; /* claims that hold slots, in the reclaim that is going on */
+    int lies;          /* more were seen at one time: no more than the budget hold slots any more */
     struct mcpd_writer_owed owed;
 };
 
@@ -125,7 +126,9 @@ void mcpd_group_release(struct mcpd_writer_group *group);
 void mcpd_group_leave(struct mcpd_writer_group *group, uint32_t max_pins);
 /* Takes back slots that were reckoned for claims of members that are gone, as far as they are. */
 void mcpd_writer_settle_groups(mcpd_writer *writer);
-/* Begins a reclaim: each group's claims hold slots up to its budget. */
+/* Whether a group is found out to claim more slots than were reckoned for it. */
+int mcpd_writer_audit_groups(mcpd_writer *writer);
+/* Begins a reclaim: counts the claims that hold slots from here on. */
 void mcpd_writer_begin_claims(mcpd_writer *writer);
 /* Whether a claim holds the slot with frame seq. */
 int mcpd_writer_claimed(mcpd_writer *writer, uint64_t seq, uint32_t slot);

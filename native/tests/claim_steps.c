@@ -153,6 +153,36 @@ TEST(a_frame_returned_before_the_scan_is_put_back)
     put_back_because(another_has_returned_the_first);
 }
 
+static uint32_t first_pin;
+
+/* The writer has seen frame 1 claimed, and frame 2 comes next. */
+static void a_moves_on_to_the_second(void)
+{
+    CHECK_EQUAL(mcpd_reader_unpin(a.reader, first_pin), 0);
+    mcpd_store_seq_cst(&g.claims[1], MCPD_CLAIM(2, 0, MCPD_CLAIM_TAKEN));
+}
+
+static void and_then(void)
+{
+    before_scan = a_moves_on_to_the_second;
+}
+
+TEST(a_claim_made_while_another_is_finished_is_honoured)
+{
+    set_up(MCPD_LATEST);
+    struct attached other;
+    CHECK_EQUAL(mcpd_writer_remove_reader(s.writer, b.id), 0);
+    attach(&s, &other, MCPD_LATEST, 1); /* only a's one pin is reckoned with for the group */
+    first_pin = pin_next(&a, 1);
+    publish(&s);
+    publish(&s);
+    before_scan = and_then; /* at frame 1, and then at frame 2 */
+    CHECK(mcpd_writer_acquire(s.writer, 0) >= 0);
+    CHECK(is_published(&s, 2));
+    detach(&other);
+    tear_down();
+}
+
 static void head_as_it_is_now(void)
 {
     mcpd_store_seq_cst(&s.wctl->head, 2);
@@ -166,15 +196,16 @@ static void a_claims_the_first_now(void)
     CHECK_EQUAL(read_one(&a), 2);
 }
 
-TEST(a_member_that_claims_in_mid_reclaim_withdraws)
+TEST(a_member_that_claims_in_mid_reclaim_leaves_the_frame_for_later)
 {
     set_up(MCPD_LATEST);
     _Atomic uint64_t *word = word_of_first();
     publish(&s);
     before_scan = a_claims_the_first_now;
     CHECK(mcpd_writer_acquire(s.writer, 0) >= 0);
-    CHECK_EQUAL(mcpd_load_relaxed(word), MCPD_CLAIM(1, 0, MCPD_CLAIM_DONE));
-    CHECK(!is_published(&s, 1));
+    CHECK_EQUAL(mcpd_load_relaxed(word), MCPD_CLAIM(1, 0, MCPD_CLAIM_RETURNED));
+    CHECK(is_published(&s, 1));
+    CHECK_EQUAL(read_one(&b), 1);
     tear_down();
 }
 
@@ -229,8 +260,7 @@ TEST(a_returned_frame_that_the_writer_looks_at_is_taken_over_later)
     before_scan = a_looks_for_the_returned_frame;
     CHECK_EQUAL(mcpd_writer_abandon(s.writer, (uint32_t)mcpd_writer_acquire(s.writer, 0)), 0);
     CHECK(is_published(&s, 1));
-    CHECK_EQUAL(mcpd_reader_arm(a.reader), 0); /* it does not spin meanwhile */
-    CHECK_EQUAL(mcpd_reader_disarm(a.reader), 0);
+    CHECK_EQUAL(mcpd_reader_arm(a.reader), 1); /* nobody would wake it for that */
     CHECK_EQUAL(read_one(&a), 1);
     CHECK_EQUAL(next_now(&a), -EAGAIN);
     tear_down();

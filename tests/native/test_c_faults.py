@@ -43,10 +43,10 @@ FAULTS = (
     Fault(
         "a claimed slot is not looked at again",
         "claims",
-        "int result = mcpd_reader_confirm(reader, (uint32_t)slot, seq, meta);",
-        "int result = 0; *meta = reader->headers[slot].meta; meta->seq = seq;",
+        "int result = mcpd_reader_confirm(reader, (uint32_t)slot, seq, meta), standing = 0;",
+        "int result = 0, standing = 0; *meta = reader->headers[slot].meta; meta->seq = seq;",
         "claim_steps",
-        "a_member_that_claims_in_mid_reclaim_withdraws",
+        "a_member_that_claims_in_mid_reclaim_leaves_the_frame_for_later",
     ),
     Fault(
         "a claim is withdrawn by a store",
@@ -55,6 +55,14 @@ FAULTS = (
         "(void)mine; mcpd_store_seq_cst(&reader->claims[slot], done); return 0;",
         "claim_steps",
         "a_claim_that_is_withdrawn_leaves_another_members_as_it_is",
+    ),
+    Fault(
+        "a frame claimed while the writer looks counts as lost",
+        "claims",
+        "    if (standing < 0)\n        mcpd_member_let_go(",
+        "    if (0)\n        mcpd_member_let_go(",
+        "claim_steps",
+        "a_member_that_claims_in_mid_reclaim_leaves_the_frame_for_later",
     ),
     Fault(
         "the cursor is advanced before the claim",
@@ -115,10 +123,20 @@ FAULTS = (
     Fault(
         "claims hold more slots than were reckoned for them",
         "groups",
-        "group->honoured == group->budget",
-        "0",
+        "group->lies = found = 1;",
+        "",
         "group_distrust",
         "claims_that_name_anything_hold_no_more_slots_than_were_admitted",
+    ),
+    Fault(
+        "claims are counted that stood one after the other",
+        "acquire",
+        "    mcpd_writer_reclaim(writer);\n    if",
+        "    for (uint32_t i = 0; i < writer->ngroups; i++)\n"
+        "        writer->groups[i].lies = 1;\n"
+        "    mcpd_writer_reclaim(writer);\n    if",
+        "claim_steps",
+        "a_claim_made_while_another_is_finished_is_honoured",
     ),
     Fault(
         "a fifo reader's depth is not retained",

@@ -36,7 +36,7 @@ def test_a_reader_passes_over_frames_that_it_did_not_ask_for() -> None:
     with TestStream(20) as stream:
         thirds = stream.attach(_core.POLICY_LOSSLESS, every_n=3)
         slow = stream.attach(interval_ns=3_600_000_000_000)
-        current = stream.attach(_core.POLICY_FIFO, depth=8, skip_expired=1)
+        current = stream.attach(_core.POLICY_FIFO, depth=9, skip_expired=1)
         for index in range(8):
             slot = stream.acquire()
             slot.deadline_ns = 1 if index % 2 else time.monotonic_ns() + 3_600_000_000_000
