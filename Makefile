@@ -24,7 +24,7 @@ test: $(stamp)
 	@$(bin)/python -P -m pytest $(ARGS)
 
 verify: $(stamp)
-	@$(bin)/python -P -m tests.model.verify $(ARGS)
+	@$(bin)/python -m tests.model.verify $(ARGS)
 
 bench: $(stamp)
 	@set -e; for name in $(benches); do $(bin)/python -m bench.$$name $(ARGS); echo; done
