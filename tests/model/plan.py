@@ -29,6 +29,9 @@ LARGER = frozenset(
         "GROUP_CURSOR_STORE": "tso views",
         "CLAIM_ACQ_REL": "views",
         "CLAIM_WITHDRAWS": "views",
+        "CLAIM_RECHECK_ACQUIRE": "views",
+        "CLAIM_RECHECK_SKIPPED": "views",
+        "WITHDRAW_STORE": "views",
     }.items()
     for memory in memories.split()
 )
