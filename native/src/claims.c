@@ -73,12 +73,22 @@ static int stands(const mcpd_reader *reader, uint32_t slot, uint64_t seq)
 }
 
 /*
+ * Whether the loss of a claimed frame is one that no honest writer causes: it retains what a lossless
+ * group is owed, and takes no other frame away while head stays. One that has died may have lost it.
+ */
+static int is_a_lie(const mcpd_reader *reader, uint64_t head)
+{
+    return mcpd_load_seq_cst(&reader->wctl->ended) == MCPD_LIVE &&
+           (reader->policy == MCPD_LOSSLESS || mcpd_load_seq_cst(&reader->wctl->head) == head);
+}
+
+/*
  * Claims frame seq and copies its metadata; returns the slot. -ESTALE: another's, done, or moved on.
  * The compare-exchange and the re-check pair with the exchange and the scan in the writer's reclaim. If
  * that is under way, both may have seen the other, and then the frame stands: others count on the
  * claim already, and have moved the cursor beyond it.
  */
-static int claim(mcpd_reader *reader, uint64_t seq, struct mcpd_meta *meta)
+static int claim(mcpd_reader *reader, uint64_t seq, uint64_t head, struct mcpd_meta *meta)
 {
     int slot = mcpd_reader_find(reader, seq);
     if (slot < 0)
@@ -104,7 +114,7 @@ static int claim(mcpd_reader *reader, uint64_t seq, struct mcpd_meta *meta)
     else
         withdraw(reader, (uint32_t)slot, seq);
     advance_past(reader, seq, standing < 0);
-    return result;
+    return result == -ESTALE && standing == 0 && is_a_lie(reader, head) ? -EBADMSG : result;
 }
 
 static uint64_t choose(const mcpd_reader *reader, uint64_t cursor, uint64_t head)
@@ -209,7 +219,7 @@ int mcpd_member_ready(mcpd_reader *reader, uint64_t *head)
 
 int mcpd_member_take(mcpd_reader *reader, struct mcpd_meta *meta)
 {
-    uint64_t head;
+    uint64_t head = 0;
     reader->more = 0;
     for (int retries = 0; retries < MCPD_MAX_RETRIES; retries++) {
         int result = mcpd_member_ready(reader, &head);
@@ -227,7 +237,7 @@ int mcpd_member_take(mcpd_reader *reader, struct mcpd_meta *meta)
         if (head < reader->wanted)
             continue; /* what was returned is gone: see whether that was all */
         uint64_t seq = choose(reader, reader->wanted, head);
-        int slot = claim(reader, seq, meta);
+        int slot = claim(reader, seq, head, meta);
         if (slot == -EBADMSG)
             return slot;
         if (slot >= 0) {

@@ -181,13 +181,21 @@ void mcpd_reader_close(mcpd_reader *reader)
 
 /* ---- next, by polling or sleeping ---------------------------------------------------------- */
 
+/* A signal taken, and whether anything was found then. */
+static void count_signal(mcpd_reader *reader, int signalled, int found)
+{
+    mcpd_count(&reader->rctl->wakeups, signalled != 0);
+    mcpd_count(&reader->rctl->spurious, signalled && found == -EAGAIN);
+}
+
 /* Takes if it can; an armed event loop that finds nothing goes on sleeping. */
 static int try_locked(mcpd_reader *reader, struct mcpd_meta *meta)
 {
     int result = mcpd_reader_take(reader, meta);
     if (result == -EAGAIN && reader->sleep.armed) {
-        mcpd_sleep_arm(&reader->sleep);
+        int signalled = mcpd_sleep_arm(&reader->sleep);
         result = mcpd_reader_take(reader, meta);
+        count_signal(reader, signalled, result);
         if (result != -EAGAIN || reader->more)
             mcpd_sleep_pass_on(&reader->sleep);
     }
@@ -259,11 +267,7 @@ static int sleep_locked(mcpd_reader *reader, int64_t deadline_ns, struct mcpd_me
         fetch_next(reader);
         mcpd_sleep_finish(&reader->sleep);
         result = mcpd_reader_take(reader, meta);
-        if (woken == 1) {
-            mcpd_count(&reader->rctl->wakeups, 1);
-            if (result == -EAGAIN)
-                mcpd_count(&reader->rctl->spurious, 1);
-        }
+        count_signal(reader, woken == 1, result);
         if (woken == 0 && until_ns != deadline_ns && mcpd_now_ns() < deadline_ns)
             woken = 1;
     } while (result == -EAGAIN && woken == 1);
@@ -301,8 +305,10 @@ int mcpd_reader_arm(mcpd_reader *reader)
     int result = mcpd_reader_enter(reader);
     if (result != 0)
         return result;
-    mcpd_sleep_arm(&reader->sleep);
-    if (mcpd_reader_ready(reader, &head) == -EAGAIN)
+    int signalled = mcpd_sleep_arm(&reader->sleep);
+    result = mcpd_reader_ready(reader, &head);
+    count_signal(reader, signalled, result);
+    if (result == -EAGAIN)
         return mcpd_reader_leave(reader, 0);
     mcpd_sleep_disarm(&reader->sleep);
     return mcpd_reader_leave(reader, 1);
@@ -314,11 +320,8 @@ int mcpd_reader_disarm(mcpd_reader *reader)
     int result = mcpd_reader_enter(reader);
     if (result != 0)
         return result;
-    if (mcpd_sleep_disarm(&reader->sleep)) {
-        mcpd_count(&reader->rctl->wakeups, 1);
-        if (mcpd_reader_ready(reader, &head) == -EAGAIN)
-            mcpd_count(&reader->rctl->spurious, 1);
-    }
+    if (mcpd_sleep_disarm(&reader->sleep))
+        count_signal(reader, 1, mcpd_reader_ready(reader, &head));
     return mcpd_reader_leave(reader, 0);
 }
 

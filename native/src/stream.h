@@ -73,7 +73,7 @@ void mcpd_sleep_begin(struct mcpd_sleep *sleep); /* then look again, before poll
 int mcpd_sleep_poll(int fd, int64_t deadline_ns);
 void mcpd_sleep_finish(struct mcpd_sleep *sleep); /* then look again */
 void mcpd_sleep_pass_on(struct mcpd_sleep *sleep);
-void mcpd_sleep_arm(struct mcpd_sleep *sleep); /* then look again; renews if armed */
+int mcpd_sleep_arm(struct mcpd_sleep *sleep); /* then look again; renews if armed, 1: signalled */
 int mcpd_sleep_disarm(struct mcpd_sleep *sleep); /* 1 if there was a signal */
 
 /* ---- control.c: the daemon's part ---------------------------------------------------------- */

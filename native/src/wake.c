@@ -144,13 +144,13 @@ void mcpd_sleep_pass_on(struct mcpd_sleep *sleep)
         mcpd_wake_signal(sleep->fd);
 }
 
-void mcpd_sleep_arm(struct mcpd_sleep *sleep)
+int mcpd_sleep_arm(struct mcpd_sleep *sleep)
 {
-    if (asleep(sleep) || sleep->stale)
-        drain(sleep->fd);
+    int signalled = (asleep(sleep) || sleep->stale) && drain(sleep->fd) && asleep(sleep);
     sleep->stale = 0;
     advance(sleep, asleep(sleep) ? 2 : 1);
     sleep->armed = 1;
+    return signalled;
 }
 
 int mcpd_sleep_disarm(struct mcpd_sleep *sleep)
