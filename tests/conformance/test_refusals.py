@@ -118,6 +118,17 @@ def test_a_description_is_checked_before_it_is_used(stream: Stream, ntensors: in
         reader.program.call("description", frame.pin, 1)
 
 
+def test_a_member_gives_back_what_the_writer_looks_at_too_long(stream: Stream) -> None:
+    stream.open(nslots=6)
+    member = open_reader(stream, LOSSLESS, 0, group=True)
+    stream.publish()
+    lies["state writing"](stream)
+    with pytest.raises(Refused, match="EAGAIN"):
+        member.next()
+    stream.control.set_state(stream.slot_of(1), tag(1, PUBLISHED))
+    assert member.next().seq == 1
+
+
 def test_a_lie_ends_with_the_frame_that_it_was_about(stream: Stream) -> None:
     stream.open(nslots=6)
     reader = stream.reader(LATEST)
@@ -194,6 +205,19 @@ def test_a_cursor_beyond_all_numbers_hurts_its_reader_alone(stream: Stream, curs
     assert honest.seqs() == [1, 2, 3]
     stream.publish(5)
     assert honest.seqs() == [4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["own", "group"])
+def test_a_cursor_counts_no_further_than_the_next_frame(stream: Stream, group: bool) -> None:
+    stream.open(nslots=5)
+    reader = open_reader(stream, LOSSLESS, 0, group=group)
+    control = reader.group.control if reader.group else reader.control
+    control["cursor"] = BIG
+    stream.publish(2)  # the writer looks, and frame 1 is not owed any more
+    control["cursor"] = 2
+    with pytest.raises(Refused, match="EAGAIN"):
+        stream.publish(100)
+    assert stream.control["head"] < 10
 
 
 @pytest.mark.parametrize("pin", [BIG, tag(1, 0xFFFF), tag(2**48 - 1, 0), 1, tag(1, 5)], ids=hex)

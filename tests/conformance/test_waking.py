@@ -225,6 +225,17 @@ def test_a_frame_passed_over_is_room_too(stream: Stream) -> None:
     assert reader.control["expired"] == 5
 
 
+def test_frames_given_up_after_the_pinned_one_are_room_at_once(stream: Stream) -> None:
+    stream.open(nslots=5)
+    reader = stream.reader(LOSSLESS, every_n=3)
+    full(stream)
+    assert stream.program.number("arm_writer") == 0
+    reader.next()
+    assert stream.wake.count() == 1
+    stream.program.call("disarm_writer")
+    stream.publish(2)
+
+
 def test_finish_wakes_the_writer_and_give_back_does_not(stream: Stream) -> None:
     stream.open(nslots=6)
     group = stream.add_group(LOSSLESS)
