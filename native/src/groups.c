@@ -161,16 +161,13 @@ void mcpd_writer_settle_groups(mcpd_writer *writer)
     }
 }
 
-int mcpd_writer_audit_groups(mcpd_writer *writer)
+void mcpd_writer_audit_groups(mcpd_writer *writer)
 {
-    int found = 0;
     for (uint32_t i = 0; i < writer->ngroups; i++) {
         struct mcpd_writer_group *group = &writer->groups[i];
-        if (group->lies || look_twice(writer, group).in_both <= group->budget)
-            continue;
-        group->lies = found = 1;
+        if (!group->lies && look_twice(writer, group).in_both > group->budget)
+            group->lies = 1;
     }
-    return found;
 }
 
 /* ---- its claims ------------------------------------------------------------------------------ */

@@ -126,8 +126,8 @@ void mcpd_group_release(struct mcpd_writer_group *group);
 void mcpd_group_leave(struct mcpd_writer_group *group, uint32_t max_pins);
 /* Takes back slots that were reckoned for claims of members that are gone, as far as they are. */
 void mcpd_writer_settle_groups(mcpd_writer *writer);
-/* Whether a group is found out to claim more slots than were reckoned for it. */
-int mcpd_writer_audit_groups(mcpd_writer *writer);
+/* Marks the groups that are found out to claim more slots than were reckoned for them. */
+void mcpd_writer_audit_groups(mcpd_writer *writer);
 /* Begins a reclaim: counts the claims that hold slots from here on. */
 void mcpd_writer_begin_claims(mcpd_writer *writer);
 /* Whether a claim holds the slot with frame seq. */

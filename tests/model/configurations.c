@@ -10,7 +10,7 @@ const struct configuration configurations[] = {
     {"admitted", {writer_main, poller_main}, {0, 1}, COMMON, .nslots = 4, .nqueue = 4, .frames = 4,
      .ends = true, .polls = true, .takes = 4, .never_blocks = true},
     {"admitted_two", {writer_main, poller_main, poller_main}, {0, 1, 2}, COMMON, .nreaders = 2,
-     .nslots = 5, .nqueue = 8, .frames = 6, .ends = true, .polls = true, .takes = 2},
+     .nslots = 5, .nqueue = 8, .frames = 6, .ends = true, .polls = true, .takes = 2, .never_blocks = true},
     {"latest", {writer_main, reader_main}, {0, 1}, COMMON, .nslots = 3, .nqueue = 4, .frames = 3,
      .never_blocks = true},
     {"latest_two", {writer_main, reader_main, reader_main}, {0, 1, 2}, COMMON, .nslots = 4,

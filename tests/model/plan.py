@@ -26,6 +26,7 @@ LARGER = frozenset(
         "group_returned": "views",
         "group_waits": "tso views",
         "group_writer_dies": "tso views",
+        "ONE_WALK": "tso",
         "GROUP_CURSOR_STORE": "tso views",
         "CLAIM_ACQ_REL": "views",
         "CLAIM_WITHDRAWS": "views",

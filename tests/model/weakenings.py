@@ -61,6 +61,13 @@ WEAKENINGS = (
         "group_returned",
         "group_returned",
     ),
+    Weakening(
+        "ONE_WALK",
+        "acquire: what one walk over the slots does not free counts as not free",
+        "admitted_two",
+        None,
+        "it takes two readers and five slots, which are too many states there",
+    ),
     Weakening("META_LATE", "publish: bytes and metadata after head", "pin", "pin"),
     Weakening("PUBLISH_RELAXED", "publish: state, queue and head relaxed", "latest", "pin"),
     Weakening("STATE_RELAXED", "publish: the state relaxed", None, None, LATER, unseen_in="fifo"),

@@ -124,6 +124,8 @@ static void take(struct frame *f)
     if (load(word.ended, weak(ENDED_LOAD_ACQUIRE, SEQ_CST, ACQUIRE)))
         RETURN(ENDED);
     CALL(reclaim);
+    if (w->nfree == 0 && planted != ONE_WALK)
+        CALL(reclaim);
     if (w->nfree == 0)
         RETURN(NOTHING);
     f->slot = w->free[--w->nfree];
