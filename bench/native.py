@@ -134,10 +134,11 @@ class NativeStream(_Native):
         self._stream = self._stack.enter_context(client.open_stream("bench-c", max_pins=1))
 
     def _write(self, *arguments: Any) -> int:
-        return int(self._library.bench_stream_write(handle(self._stream._core), *arguments))
+        return int(self._library.bench_stream_write(handle(self._stream._now.core), *arguments))
 
     def _read(self, frames: int, wakes_ns: Any) -> int:
-        return int(self._library.bench_stream_read(handle(self._stream._core), frames, wakes_ns))
+        core = self._stream._moves.now.core
+        return int(self._library.bench_stream_read(handle(core), frames, wakes_ns))
 
     def close(self) -> None:
         self._stack.close()
