@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from mcpd.shm.errors import StreamClosed, TimedOut, WouldBlock
 from mcpd.shm.slot import Slot
+from mcpd.shm.stream_end import check_timeout
 from mcpd.shm.transport import close_fds
 
 T = TypeVar("T")
@@ -65,12 +66,14 @@ class Waiting:
         Raises:
             WouldBlock: At once, with timeout_s 0.
             TimedOut: `what` did not happen in time.
+            InvalidRequest: timeout_s is below 0, or not a number.
         """
         try:
             return take()
         except WouldBlock:
             if timeout_s == 0:
                 raise
+        check_timeout(timeout_s)
         try:
             async with asyncio.timeout(timeout_s), self._lock:
                 while True:

@@ -8,6 +8,7 @@ are checked here, once for each different one, before anything is made of them.
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from mcpd.shm.dtypes import DTYPES, check_quantisation, dtype_advice
-from mcpd.shm.errors import InvalidRequest, ProtocolError
+from mcpd.shm.errors import InvalidRequest, ProtocolError, shown
 from mcpd.shm.formats import (
     ALIGN_NBYTES,
     ENCODED,
@@ -31,6 +32,7 @@ from mcpd.shm.formats import (
     check_frame,
     frame_layout,
     plane_shapes,
+    whole_bytes,
 )
 
 MAX_TENSORS = 16
@@ -69,7 +71,10 @@ class TensorSpec:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise InvalidRequest(f"unknown dtype {self.dtype!r}", dtype_advice(self.dtype))
-        object.__setattr__(self, "shape", tuple(int(length) for length in self.shape))
+        try:
+            object.__setattr__(self, "shape", tuple(map(operator.index, self.shape)))
+        except TypeError as error:
+            raise InvalidRequest(f"shape {shown(self.shape)} is not of whole numbers") from error
         if len(self.shape) > MAX_DIMENSIONS or min(self.shape, default=0) < 0:
             raise InvalidRequest(
                 f"shape {self.shape} is not one of a tensor",
@@ -209,12 +214,13 @@ def describe_frame(
         ("range", range, ("", *RANGE_CODES)),
         ("rotation", rotation, ROTATIONS),
     ):
-        if value not in known:
+        if value not in known or isinstance(value, float):
             allowed = ", ".join(str(one) for one in known if one != "")
-            raise InvalidRequest(f"{what} {value!r} is not one of {allowed}")
+            raise InvalidRequest(f"{what} {shown(value)} is not one of {allowed}")
     planes: tuple[Plane, ...] = ()
     if format not in ENCODED:
-        planes = frame_layout(format, width, height, _integers(strides), _integers(offsets)).planes
+        places = whole_bytes("strides", strides), whole_bytes("offsets", offsets)
+        planes = frame_layout(format, width, height, *places).planes
     elif strides is not None or offsets is not None:
         raise InvalidRequest(
             f"format {format!r} is encoded and has no planes", "Leave strides and offsets out."
@@ -227,7 +233,7 @@ def describe_tensors(specs: Mapping[str, TensorSpec]) -> Description:
     """The description of a bundle: tensors one after the other, each 64-byte aligned, C order.
 
     Raises:
-        InvalidRequest: Too many tensors, or a name that a tensor cannot have.
+        InvalidRequest: Too many tensors, or a name or a spec that a tensor cannot have.
     """
     if len(specs) > MAX_TENSORS:
         raise InvalidRequest(f"{len(specs)} tensors in a bundle, the limit is {MAX_TENSORS}")
@@ -235,6 +241,8 @@ def describe_tensors(specs: Mapping[str, TensorSpec]) -> Description:
     offset = 0
     for name, spec in specs.items():
         _check_name(name)
+        if not isinstance(spec, TensorSpec):
+            raise InvalidRequest(f"tensor {name!r} is {shown(spec)}", "Give a TensorSpec.")
         strides = _c_strides(spec.shape, DTYPES[spec.dtype][1])
         place = (name, spec.dtype, spec.shape, strides, offset, spec.nbytes)
         tensors.append(Tensor(*place, spec.scale, spec.zero_point))
@@ -373,9 +381,13 @@ def _pack_tensor(tensor: Tensor) -> bytes:
 
 
 def _check_name(name: str) -> None:
-    if not 1 <= len(name.encode()) <= MAX_NAME_NBYTES or "\0" in name:
+    try:
+        nbytes = len(name.encode())
+    except (AttributeError, UnicodeEncodeError):  # no text, or a lone surrogate
+        nbytes = 0
+    if not 1 <= nbytes <= MAX_NAME_NBYTES or "\0" in name:
         raise InvalidRequest(
-            f"tensor name {name!r} is not of 1..{MAX_NAME_NBYTES} bytes without a zero byte"
+            f"tensor name {shown(name)} is not of 1..{MAX_NAME_NBYTES} bytes without a zero byte"
         )
 
 
@@ -386,7 +398,3 @@ def _c_strides(shape: tuple[int, ...], item_nbytes: int) -> tuple[int, ...]:
         strides.append(step)
         step *= length
     return tuple(reversed(strides))
-
-
-def _integers(values: Sequence[int] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(int(value) for value in values)

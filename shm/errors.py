@@ -147,3 +147,12 @@ STATUS_CODES: tuple[str, ...] = (
     "limit",
 )
 """Codes that a result's `status` field stands for, by index; docs/control.md."""
+
+
+def shown(value: object) -> str:
+    """A value as a message has it: its repr, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # an int of thousands of digits
+        text = f"of type {type(value).__name__} and too long to print"
+    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -7,11 +7,13 @@ native/include/mcpd.h.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from mcpd.shm.errors import InvalidRequest
+from mcpd.shm.errors import InvalidRequest, shown
 
 ALIGN_NBYTES = 64
 MAX_SIDE = 16384
@@ -147,18 +149,41 @@ def check_frame(format: str, width: int, height: int) -> None:
     Raises:
         InvalidRequest: Unknown format, a side out of 1..MAX_SIDE, or an odd width for yuyv422.
     """
-    if format not in FORMAT_CODES:
+    if not isinstance(format, str) or format not in FORMAT_CODES:
         raise InvalidRequest(
-            f"unknown pixel format {format!r}", f"Known: {', '.join(FORMAT_CODES)}."
+            f"unknown pixel format {shown(format)}", f"Known: {', '.join(FORMAT_CODES)}."
         )
     for side, pixels in (("width", width), ("height", height)):
-        if not 1 <= pixels <= MAX_SIDE:
-            raise InvalidRequest(f"{side} {pixels} is not in 1..{MAX_SIDE}")
+        if not hasattr(pixels, "__index__") or not 1 <= pixels <= MAX_SIDE:
+            raise InvalidRequest(f"{side} {shown(pixels)} is not in 1..{MAX_SIDE}")
     if format == "yuyv422" and width % 2:
         raise InvalidRequest(
             f"width {width} is odd, yuyv422 needs it even: two pixels share their chroma",
             f"Crop the picture to {width - 1 or 2}, or use i420 or rgb24.",
         )
+
+
+def whole_bytes(what: str, values: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Strides or offsets as a caller gives them; the integers may be numpy's.
+
+    Raises:
+        InvalidRequest: Something else, or more bytes than a slot may have.
+    """
+    if values is None:
+        return None
+    hint = "Give a list of whole bytes, one for each plane."
+    try:
+        whole = tuple(map(operator.index, values))
+    except TypeError as error:
+        raise InvalidRequest(f"{what} is {shown(values)}", hint) from error
+    if isinstance(values, (bytes, bytearray)) or any(isinstance(one, bool) for one in values):
+        raise InvalidRequest(f"{what} is {shown(values)}", hint)
+    for one in whole:
+        if abs(one) > MAX_NBYTES:
+            raise InvalidRequest(
+                f"{what} has {shown(one)}; a slot has at most {MAX_NBYTES} bytes", hint
+            )
+    return whole
 
 
 def align(nbytes: int) -> int:

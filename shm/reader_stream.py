@@ -16,6 +16,7 @@ from mcpd.shm.errors import (
     NotFound,
     ProtocolError,
     StreamClosed,
+    shown,
 )
 from mcpd.shm.frame import Frame
 from mcpd.shm.messages import DetachReader, StreamGrant
@@ -105,7 +106,11 @@ class ReaderStream:
             ProtocolError: The writer's control object holds nonsense.
         """
         moves = self._moves
-        deadline = time.monotonic() + timeout_s if timeout_s else None
+        try:
+            deadline = time.monotonic() + timeout_s if timeout_s else None
+        except (TypeError, OverflowError):
+            check_timeout(timeout_s)
+            raise
         left_s = timeout_s
         while True:
             now = moves.now
@@ -122,6 +127,9 @@ class ReaderStream:
                     continue
                 check_timeout(timeout_s)
                 self._raise_closed()
+            except TypeError:
+                check_timeout(timeout_s)
+                raise
             except OSError as error:
                 if error.errno != errno.EBADMSG:
                     raise
@@ -138,7 +146,8 @@ class ReaderStream:
     def recent(self, count: int) -> list[Frame]:
         """Pins those of the `count` newest frames that still stand, seen or not, oldest first.
 
-        How many stand, says the stream's `history`. They count as seen. Empty if there is none.
+        How many stand, says the stream's `history`; after a resize only those of the new
+        generation do. They count as seen. Empty if there is none.
 
         Raises:
             InvalidRequest: This is not a `latest` reader of its own, or count is below 1.
@@ -152,14 +161,14 @@ class ReaderStream:
                 "Attach with policy='latest' and without a group.",
             )
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InvalidRequest(f"count is {count!r}", "Ask for 1 frame or more.")
+            raise InvalidRequest(f"count is {shown(count)}", "Ask for 1 frame or more.")
         try:
             self._moves.catch_up()
         except ValueError:
             self._raise_closed()
         now = self._moves.now
         try:
-            frames: list[Frame] = now.core.recent(count)
+            frames: list[Frame] = now.core.recent(min(count, _core.MAX_PINS + 1))
         except BufferError as error:
             raise self._no_pins(now, count) from error
         except ValueError:
@@ -271,7 +280,9 @@ class ReaderStream:
     def _no_pins(self, now: ReaderGeneration, wanted: int = 1) -> LimitExceeded:
         pins = f"{now.grant.max_pins} pins"
         what = (
-            f"all {pins} are in use" if wanted == 1 else f"fewer than {wanted} of {pins} are free"
+            f"all {pins} are in use"
+            if wanted == 1
+            else f"fewer than {shown(wanted)} of {pins} are free"
         )
         return LimitExceeded(
             f"stream {self.name!r}: {what}",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
 from mcpd.native import _core
-from mcpd.shm.errors import InvalidRequest
+from mcpd.shm.errors import InvalidRequest, shown
 from mcpd.shm.messages import AttachReader
 
 POLICIES = ("latest", "fifo", "lossless")
@@ -38,13 +37,19 @@ class Reading:
         check_reading(self.policy, self.max_pins, self.depth, self.group)
         check_number("every_n", self.every_n, 0, MAX_EVERY_N, "0 or 1 asks for every frame.")
         fps = self.max_fps
-        if isinstance(fps, bool) or not isinstance(fps, (int, float)) or math.isnan(fps):
-            raise InvalidRequest(f"max_fps is {fps!r}", "Give frames a second; 0 sets no bound.")
+        if isinstance(fps, bool) or not isinstance(fps, (int, float)):
+            raise InvalidRequest(
+                f"max_fps is {shown(fps)}", "Give frames a second; 0 sets no bound."
+            )
         if fps and not MIN_FPS <= fps <= MAX_FPS:
             raise InvalidRequest(
-                f"max_fps is {fps}; it must be {MIN_FPS:g} to {MAX_FPS:g}, or 0 for no bound",
+                f"max_fps is {shown(fps)}; it must be {MIN_FPS:g} to {MAX_FPS:g}, "
+                "or 0 for no bound",
                 "Give frames a second, as 5 or 0.2.",
             )
+        for what, value in (("follow", self.follow), ("skip_expired", self.skip_expired)):
+            if not isinstance(value, bool):
+                raise InvalidRequest(f"{what} is {shown(value)}", "Say True or False.")
         if self.group and (self.every_n > 1 or fps or self.skip_expired):
             raise InvalidRequest(
                 f"a member of group {self.group!r} asks for every_n={self.every_n}, max_fps={fps}, "
@@ -65,7 +70,7 @@ class Reading:
             max_pins=self.max_pins,
             depth=self.depth,
             group=self.group,
-            follow=bool(self.follow),
+            follow=self.follow,
         )
 
 
@@ -82,7 +87,7 @@ def check_reading(policy: str, max_pins: int, depth: int, group: str) -> None:
         check_number("depth", depth, 1, _core.MAX_SLOTS, hint)
     elif depth != 0:
         raise InvalidRequest(
-            f"depth is {depth!r} with policy {policy!r}; only fifo has one",
+            f"depth is {shown(depth)} with policy {policy!r}; only fifo has one",
             "Leave depth out, or say policy='fifo'.",
         )
     if not isinstance(group, str) or (group and not GROUP_NAME.fullmatch(group)):
@@ -95,4 +100,4 @@ def check_reading(policy: str, max_pins: int, depth: int, group: str) -> None:
 def check_number(what: str, value: object, low: int, high: int, hint: str) -> None:
     """InvalidRequest unless the value is a whole number within its limits."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidRequest(f"{what} is {value!r}; it must be {low} to {high}", hint)
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be {low} to {high}", hint)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcpd.native import _core
 from mcpd.shm.bundle import Description, TensorSpec, describe_tensors
-from mcpd.shm.errors import InvalidRequest, LimitExceeded
+from mcpd.shm.errors import InvalidRequest, LimitExceeded, shown
 from mcpd.shm.frame import FLAG_QUANTISED, Frame
 from mcpd.shm.stream_end import raise_ended
 from mcpd.shm.views import plane_views, tensor_views
@@ -119,6 +119,7 @@ class Slot(_core.Slot):
             InvalidRequest: A name or dtype that a bundle cannot carry.
         """
         scales = quantised or {}
+        _check_arrays(arrays, scales)
         specs = {
             name: TensorSpec(array.dtype.name, array.shape, *scales.get(name, (0.0, 0)))
             for name, array in arrays.items()
@@ -234,3 +235,22 @@ def check_room(description: Description, slot_nbytes: int) -> None:
             f"bundle takes {description.extent} bytes, the slot has {slot_nbytes}",
             "Make the stream with a larger slot_nbytes, or send less at once.",
         )
+
+
+def _check_arrays(
+    arrays: Mapping[str, NDArray[Any]], scales: Mapping[str, tuple[float, int]]
+) -> None:
+    for what, value in (("arrays", arrays), ("quantised", scales)):
+        if not isinstance(value, Mapping):
+            raise InvalidRequest(f"{what} is {shown(value)}", "Give a mapping by tensor name.")
+    for name, array in arrays.items():
+        if not hasattr(array, "dtype") or not hasattr(array, "view"):
+            raise InvalidRequest(
+                f"tensor {shown(name)} is a {type(array).__name__}, not an array",
+                "Give numpy arrays.",
+            )
+    for name, scale in scales.items():
+        if not isinstance(scale, (tuple, list)) or len(scale) != 2:
+            raise InvalidRequest(
+                f"quantised has {shown(scale)} for {shown(name)}", "Give (scale, zero_point)."
+            )

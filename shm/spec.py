@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from mcpd.shm.bundle import Description, TensorSpec, describe_frame, describe_tensors
-from mcpd.shm.errors import InvalidRequest, LimitExceeded
+from mcpd.shm.errors import InvalidRequest, LimitExceeded, shown
 from mcpd.shm.formats import ENCODED, MAX_SIDE, frame_layout
 from mcpd.shm.messages import StreamSpec
 
@@ -48,9 +48,16 @@ def stream_spec(
         InvalidRequest: A value out of its limits, or too little is said.
         LimitExceeded: What a slot is to hold is larger than `slot_nbytes`.
     """
-    for what, value, known in (("memory", memory, MEMORIES), ("kind", kind or "frames", KINDS)):
+    whole_kind = "frames" if kind is None else kind
+    for what, value, known in (("memory", memory, MEMORIES), ("kind", whole_kind, KINDS)):
         if value not in known:
-            raise InvalidRequest(f"{what} {value!r} is not one of {', '.join(known)}")
+            raise InvalidRequest(f"{what} {shown(value)} is not one of {', '.join(known)}")
+    if tensors is not None and not isinstance(tensors, Mapping):
+        raise InvalidRequest(
+            f"tensors is {shown(tensors)}", "Give a mapping from each name to a TensorSpec."
+        )
+    if slot_nbytes is not None and not isinstance(slot_nbytes, int):
+        raise InvalidRequest(f"slot_nbytes is {shown(slot_nbytes)}", "Give a number of bytes.")
     description: Description | None = None
     if format:
         if tensors:

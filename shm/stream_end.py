@@ -15,6 +15,7 @@ from mcpd.shm.errors import (
     StreamClosed,
     TimedOut,
     WouldBlock,
+    shown,
 )
 from mcpd.shm.messages import StreamGrant
 from mcpd.shm.transport import close_fds
@@ -95,9 +96,13 @@ def add_counters(past: dict[str, int], now: dict[str, int]) -> dict[str, int]:
 
 def check_timeout(timeout_s: float | None) -> None:
     """InvalidRequest unless it is a time to wait, or None."""
-    if timeout_s is not None and not timeout_s >= 0:
+    try:
+        sound = timeout_s is None or float(timeout_s + 0) >= 0  # + 0: text is no number
+    except (TypeError, ValueError, OverflowError):
+        sound = False
+    if not sound:
         raise InvalidRequest(
-            f"timeout_s is {timeout_s}", "It must be 0 or more, or None to wait for ever."
+            f"timeout_s is {shown(timeout_s)}", "It must be 0 or more, or None to wait for ever."
         )
 
 

@@ -86,6 +86,8 @@ class WriterGeneration:
             self.core.presents(Slot, grant, None, None, grant.slot_nbytes, 0)
             return
         check_room(description, grant.slot_nbytes)
+        if description.extent:
+            import numpy  # noqa: F401  # its import takes 0.1 s: not while the first slot is held
         nbytes = description.extent or grant.slot_nbytes
         flags = FLAG_QUANTISED if description.quantised else 0
         self.core.presents(Slot, grant, description, description.packed, nbytes, flags)

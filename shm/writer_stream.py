@@ -135,6 +135,9 @@ class WriterStream:
                     continue
                 check_timeout(timeout_s)
                 raise_closed(self.name, self._connection)
+            except (TypeError, OverflowError):
+                check_timeout(timeout_s)
+                raise
             if slot is None:
                 hint = "A lossless reader is behind; `mcpd status` names it."
                 raise_none(self.name, timeout_s, "no slot came free", hint)

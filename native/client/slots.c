@@ -20,6 +20,30 @@ static int image_extent(struct mcpd_frame *frame, uint64_t *extent)
     return 0;
 }
 
+/* Says what image_extent refused: the image, or the first of its planes that cannot be. */
+static int refuse_image(struct mcpd_frame frame, struct mcpd_error *error)
+{
+    if (mcpd_frame_shape(&frame) != 0)
+        return mcpd_fail(error, "invalid", "Sides are 1 to 16384, yuyv422's width is even.",
+                         "format %u with %u x %u pixels, rotation %u", frame.format, frame.width,
+                         frame.height, frame.rotation);
+    uint32_t plane = 0, nplanes = frame.nplanes;
+    for (frame.nplanes = 1; frame.nplanes < nplanes; frame.nplanes++, plane++)
+        if (mcpd_frame_measure(&frame, MCPD_MAX_SLOT_NBYTES) != 0)
+            break;
+    unsigned long long stride = frame.stride[plane], row = frame.row_nbytes[plane];
+    if (stride < row)
+        return mcpd_fail(error, "invalid", "Give a stride of every plane, or of none.",
+                         "plane %u has a stride of %llu bytes, its rows have %llu", plane, stride,
+                         row);
+    return mcpd_fail(error, "invalid", "Give bytes from the slot's start, and from row to row.",
+                     "plane %u with offset %llu, stride %llu and %llu rows does not fit a slot; "
+                     "a slot has at most %llu bytes",
+                     plane, (unsigned long long)frame.offset[plane], stride,
+                     (unsigned long long)frame.rows[plane],
+                     (unsigned long long)MCPD_MAX_SLOT_NBYTES);
+}
+
 int mcpd_options_complete(const struct mcpd_stream_options *options,
                           struct mcpd_stream_options *whole, struct mcpd_tensor_view *tensors,
                           struct mcpd_error *error)
@@ -34,10 +58,7 @@ int mcpd_options_complete(const struct mcpd_stream_options *options,
                          "%u tensors, and image format %u", options->ntensors,
                          whole->frame.format);
     if (whole->frame.format != 0 && image_extent(&whole->frame, &extent) != 0)
-        return mcpd_fail(error, "invalid",
-                         "Sides are 1 to 16384, yuyv422's width is even; a stride covers a row.",
-                         "format %u with %u x %u pixels, rotation %u", whole->frame.format,
-                         whole->frame.width, whole->frame.height, whole->frame.rotation);
+        return refuse_image(whole->frame, error);
     if (options->ntensors > 0) {
         memcpy(tensors, options->tensors, options->ntensors * sizeof *tensors);
         whole->tensors = tensors;

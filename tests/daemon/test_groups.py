@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import threading
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mcpd.shm import Client, InvalidRequest, LimitExceeded, StreamClosed, connect
+from mcpd.shm import Client, InvalidRequest, LimitExceeded, StreamClosed, WouldBlock, connect
 from tests.support.actor import Actor
 from tests.support.daemon import RunningDaemon, wait_until
 from tests.support.descriptors import no_descriptor_leaked
@@ -253,3 +257,33 @@ def shared_streams(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("daemon")
     with RunningDaemon(folder) as running:
         yield running
+
+
+def test_status_names_the_stalled_member_that_a_writer_waits_for(
+    bare_daemon: RunningDaemon,
+) -> None:
+    with (
+        connect(bare_daemon.socket) as client,
+        connect(bare_daemon.socket, name="stalled") as other,
+    ):
+        stream = make(client, slots=12)
+        stalled = other.open_stream("cam0", policy="lossless", group="g")
+        stream.acquire().publish()
+        frame = stalled.next(10)
+        with suppress(WouldBlock):
+            for _ in range(100):
+                stream.acquire(0).publish()
+        waiting = threading.Thread(target=lambda: stream.acquire(60).abandon())
+        waiting.start()
+        wait_until(lambda: stream.stats()["blocked_since_ns"] > 0, 30, "the writer waits")
+        command = [sys.executable, "-P", "-m", "mcpd.cli.main", "status"]
+        shown = subprocess.run(
+            command, env=bare_daemon.env, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+        behind = stream.stats()["head"] - frame.seq
+        text = f"cam0: its writer waits for pid {os.getpid()} (stalled), lossless, {behind} frames"
+        assert text in shown, shown
+        for _ in range(behind):
+            frame.close()
+            frame = stalled.next(10)
+        waiting.join(60)

@@ -197,6 +197,14 @@ def test_tensors_go_both_ways(libmcpd: LibMcpd, bare_daemon: RunningDaemon) -> N
     libmcpd["close"](client)
 
 
+def placed(stride: tuple[int, ...] = (), offset: tuple[int, ...] = ()) -> StreamOptions:
+    """An i420 picture whose planes are placed by the caller."""
+    options = image_options("i420", 641, 481)
+    options.frame.stride[: len(stride)] = stride
+    options.frame.offset[: len(offset)] = offset
+    return options
+
+
 @pytest.mark.parametrize(
     ("options", "number", "code", "words"),
     [
@@ -206,6 +214,20 @@ def test_tensors_go_both_ways(libmcpd: LibMcpd, bare_daemon: RunningDaemon) -> N
         (image_options("rgb24", 16385, 8), errno.EINVAL, "invalid", "16385 x 8"),
         (image_options("rgb24", 8, 8, slots=1), errno.EINVAL, "invalid", "slots"),
         (image_options("rgb24", 8, 8, slots=4, holds=4), errno.EDQUOT, "limit", "4 slots"),
+        (
+            placed(stride=(2**64 - 1,)),
+            errno.EINVAL,
+            "invalid",
+            f"plane 0 with offset 0, stride {2**64 - 1}",
+        ),
+        (placed(stride=(704, 320, 384)), errno.EINVAL, "invalid", "plane 1 has a stride of 320"),
+        (placed(stride=(704,)), errno.EINVAL, "invalid", "plane 1 has a stride of 0 bytes"),
+        (
+            placed(stride=(704, 384, 384), offset=(0, 500_000, 2**64 - 8)),
+            errno.EINVAL,
+            "invalid",
+            f"plane 2 with offset {2**64 - 8}, stride 384 and 241 rows",
+        ),
         (image_options("rgb24", 8, 8, slot_nbytes=100), errno.EDQUOT, "limit", "is 100"),
     ],
 )

@@ -249,6 +249,16 @@ static PyObject *get_field(PyObject *object, void *closure)
     return PyLong_FromUnsignedLong(*(const uint32_t *)at);
 }
 
+/* Names the field and its range; the value itself may have thousands of digits. */
+static int refuse(const struct field *field, const char *range)
+{
+    if (PyErr_ExceptionMatches(PyExc_OverflowError))
+        PyErr_Format(PyExc_OverflowError, "%s must be %s", field->name, range);
+    else if (PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Format(PyExc_TypeError, "%s must be an integer, %s", field->name, range);
+    return -1;
+}
+
 static int set_field(PyObject *object, PyObject *value, void *closure)
 {
     struct write_slot *self = (struct write_slot *)object;
@@ -263,7 +273,7 @@ static int set_field(PyObject *object, PyObject *value, void *closure)
     if (field->offset == offsetof(struct mcpd_meta, nbytes)) {
         uint64_t nbytes;
         if (!mcpd_binding_u64(value, &nbytes))
-            return -1;
+            return refuse(field, "0 to the bytes of the slot");
         if (nbytes > self->owner->slot_nbytes) {
             PyErr_Format(PyExc_ValueError, "nbytes is %llu; the slot has %llu bytes",
                          (unsigned long long)nbytes, (unsigned long long)self->owner->slot_nbytes);
@@ -272,10 +282,14 @@ static int set_field(PyObject *object, PyObject *value, void *closure)
         self->meta.nbytes = nbytes;
         return 0;
     }
-    int converted = field->kind == U64   ? mcpd_binding_u64(value, at)
-                    : field->kind == I64 ? mcpd_binding_i64(value, at)
-                                         : mcpd_binding_u32(value, at);
-    return converted ? 0 : -1;
+    switch (field->kind) {
+    case U64:
+        return mcpd_binding_u64(value, at) ? 0 : refuse(field, "0 to 2**64 - 1");
+    case I64:
+        return mcpd_binding_i64(value, at) ? 0 : refuse(field, "-2**63 to 2**63 - 1");
+    default:
+        return mcpd_binding_u32(value, at) ? 0 : refuse(field, "0 to 2**32 - 1");
+    }
 }
 
 static PyObject *get_trace_id(PyObject *object, void *closure)
