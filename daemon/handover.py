@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from mcpd.daemon.leases import Reader, Stream
+from mcpd.daemon.leases import MAX_SEQ, Reader, Stream
 from mcpd.daemon.readers import Readers
 from mcpd.daemon.registry import Registry
-from mcpd.shm.errors import LimitExceeded, McpdError
+from mcpd.shm.errors import InvalidRequest, LimitExceeded, McpdError
 from mcpd.shm.messages import StreamEndedNote, StreamMoved
 
 log = logging.getLogger("mcpd.daemon")
@@ -44,11 +44,11 @@ class Handover:
         """
         carried: list[tuple[Reader, Reader]] = []
         try:
+            check_next(old, new.first_seq)
             await self._carry_all(lambda: self._to_carry(old), new, carried)
+            check_next(old, new.first_seq)
         except BaseException:
-            for before, after in carried:
-                before.successor = None
-                self._registry.remove_reader(after)
+            self._take_back(carried)
             raise
         old.state, old.successor, old.pending = "moved", new, None
         self.open(new)
@@ -67,7 +67,11 @@ class Handover:
         def waiting() -> list[Reader]:
             return [r for r in self._registry.followers(new.id) if r not in refused]
 
-        await self._carry_all(waiting, new, carried, refused)
+        try:
+            await self._carry_all(waiting, new, carried, refused)
+        except BaseException:
+            self._take_back(carried)
+            raise
         if new.state == "sealed":
             self.open(new)
         for before, after in carried:
@@ -124,8 +128,14 @@ class Handover:
         before.successor, after.predecessor = after, before
         return after
 
+    def _take_back(self, carried: list[tuple[Reader, Reader]]) -> None:
+        for before, after in carried:
+            before.successor = None
+            self._registry.remove_reader(after)
+
     def _tell(self, before: Reader, after: Reader) -> None:
         grant = after.stream.grant(after)
+        after.told = True
         before.session.send(StreamMoved(reader=before.id, grant=grant), after.fds)
         log.info(
             "stream=%d generation=%d reader=%d goes on as reader=%d",
@@ -175,3 +185,13 @@ def _behind(reader: Reader) -> int:
         reader = reader.predecessor
         count += 1
     return count
+
+
+def check_next(old: Stream, first_seq: int) -> None:
+    """InvalidRequest unless a new generation from first_seq on continues what was published."""
+    expected = old.head() + 1
+    if first_seq != expected or first_seq >= MAX_SEQ:
+        raise InvalidRequest(
+            f"stream {old.name!r}: first_seq is {first_seq}; its next frame is {expected}",
+            "Publish nothing while the stream is resized.",
+        )

@@ -63,6 +63,7 @@ class Stream:
             "moved" once the next one is live, "ended".
         pending: The next generation while its writer makes it.
         successor: The next generation once it is live.
+        given: The highest generation that was given to the stream, by the newest that is live.
         mapped: Whether the writer's process may still have it mapped.
         hidden: Private to the two ends of a binding: not listed, not found by name.
     """
@@ -87,6 +88,7 @@ class Stream:
     groups: dict[int, Group] = field(default_factory=dict)
     pending: Stream | None = None
     successor: Stream | None = None
+    given: int = 0
     binding: Binding | None = None
     since_s: float = field(default_factory=time.time)
     seen_head: int = 0
@@ -95,6 +97,12 @@ class Stream:
 
     def __post_init__(self) -> None:
         self.seen_head = self.first_seq - 1
+        self.given = self.generation
+
+    def next_generation(self) -> int:
+        """A number for the next generation; never given twice, whatever becomes of that."""
+        self.given += 1
+        return self.given
 
     @property
     def key(self) -> tuple[int, int]:
@@ -206,6 +214,7 @@ class Reader:
         predecessor, successor: Itself in the generation that it came from and goes on in.
         state: "joining" until the writer knows it, then "live"; "quarantined" when its session is
             gone but its process may still look at what it pinned.
+        told: Whether its session has been granted it, or is about to be.
     """
 
     id: int
@@ -223,6 +232,7 @@ class Reader:
     predecessor: Reader | None = None
     successor: Reader | None = None
     state: str = "joining"
+    told: bool = False
     start_seq: int = 0
     since_s: float = field(default_factory=time.time)
 

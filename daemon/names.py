@@ -15,7 +15,11 @@ REMEMBERED_S = 600.0
 
 
 class Past(NamedTuple):
-    """A stream whose writer is gone, as the next of its name continues it."""
+    """A stream whose writer is gone, as the next of its name continues it.
+
+    Attributes:
+        generation: The highest that was given.
+    """
 
     id: int
     generation: int
@@ -71,7 +75,7 @@ class Names:
         next_seq = stream.head() + 1
         if stream.hidden or next_seq >= MAX_SEQ:
             return
-        self._past[stream.name] = Past(stream.id, stream.generation, next_seq, time.monotonic())
+        self._past[stream.name] = Past(stream.id, stream.given, next_seq, time.monotonic())
         self._prune()
 
     def past(self, name: str) -> Past | None:

@@ -64,6 +64,7 @@ class Readers:
                     raise
                 continue  # it was resized while its writer answered
             if stream.successor is None:
+                reader.told = True
                 return reader
             self._registry.remove_reader(reader)
 

@@ -61,11 +61,6 @@ class Registry:
         """Lists a new generation, not to be found by its name yet."""
         self.streams[stream.key] = stream
 
-    def free_generation(self, number: int, least: int) -> int:
-        """A generation that the stream has not got yet, `least` if that is free."""
-        used = [generation for stream, generation in self.streams if stream == number]
-        return max(least, max(used, default=0) + 1)
-
     def stream_of(self, session: Session, number: int, generation: int) -> Stream:
         """The generation that this session writes; NotFound or NotPermitted if it does not.
 
@@ -136,7 +131,8 @@ class Registry:
                 before.pending = None  # it was not resized after all
         for reader in stream.readers.values():
             reader.wake()
-            reader.session.send(ended_note(stream))
+            if reader.told:
+                reader.session.send(ended_note(stream))
         if stream.payload.shm_name:
             stream.payload.unlink()
             self.reaper.disown(stream.payload.name)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mcpd.daemon import limits
-from mcpd.daemon.handover import Handover
-from mcpd.daemon.leases import MAX_SEQ, Stream
+from mcpd.daemon.handover import Handover, check_next
+from mcpd.daemon.leases import Stream
 from mcpd.daemon.registry import Registry
 from mcpd.daemon.session import Answer, Session
 from mcpd.native import _core
@@ -69,8 +69,7 @@ class Streams:
             if past is None:
                 number, generation, first_seq = self._registry.next_id(), 1, 1
             else:
-                number, first_seq = past.id, past.next_seq
-                generation = self._registry.free_generation(number, past.generation + 1)
+                number, generation, first_seq = past.id, past.generation + 1, past.next_seq
             plan = _Plan(session, name, spec, slot_nbytes, number, generation, first_seq)
             stream = await self._make(plan)
         except BaseException:
@@ -93,8 +92,8 @@ class Streams:
             )
         slot_nbytes = limits.check_spec(old.name, spec)
         limits.check_room(old.name, spec, old.pins, old.depth)
-        _check_next(old, message.first_seq)
-        generation = self._registry.free_generation(old.id, old.generation + 1)
+        check_next(old, message.first_seq)
+        generation = old.next_generation()
         plan = _Plan(session, old.name, spec, slot_nbytes, old.id, generation, message.first_seq)
         self._resizing.add(old)
         try:
@@ -134,7 +133,6 @@ class Streams:
             if old is None:
                 await self._handover.succeed(stream)
             else:
-                _check_next(old, stream.first_seq)
                 await self._handover.resize(old, stream)
         except BaseException:
             self._registry.end_stream(stream, _core.END_REVOKED)
@@ -222,13 +220,3 @@ class Streams:
             control.close()
             raise
         return control, payload, counters
-
-
-def _check_next(old: Stream, first_seq: int) -> None:
-    """InvalidRequest unless a new generation from first_seq on continues what was published."""
-    expected = old.head() + 1
-    if first_seq != expected or first_seq >= MAX_SEQ:
-        raise InvalidRequest(
-            f"stream {old.name!r}: first_seq is {first_seq}; its next frame is {expected}",
-            "Publish nothing while the stream is resized.",
-        )

@@ -245,6 +245,10 @@ class Writer:
         Raises BufferError when `holds` slots are held, StreamEnded when the stream has ended.
         """
 
+    def freeze(self, frozen: bool) -> None:
+        """While the stream is resized: acquire waits as if there was no room, and publish raises
+        ValueError; readers are still admitted. False lets both go on."""
+
     def end(self, reason: int) -> None: ...
     def fileno(self) -> int:
         """Readable when a lossless reader made room after an acquire that would have blocked."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, Self
 
-from mcpd.shm.aio_waiting import Opening, Waiting, in_thread
+from mcpd.shm.aio_waiting import Opening, Waiting, in_thread, to_the_end
 from mcpd.shm.errors import NotFound, StreamClosed, TimedOut, WorkerDied
 from mcpd.shm.frame import Frame
 from mcpd.shm.messages import OpenResults
@@ -63,8 +64,9 @@ class AsyncWriterStream:
         offsets: Sequence[int] | None = None,
         slot_nbytes: int | None = None,
     ) -> None:
-        """As WriterStream.resize, in a thread: an await that is cancelled does not stop it."""
-        await asyncio.to_thread(
+        """As WriterStream.resize, in a thread. Cancelled, it is still awaited to its end, so that
+        the stream is either resized or as it was."""
+        work = functools.partial(
             self.stream.resize,
             width=width,
             height=height,
@@ -81,6 +83,7 @@ class AsyncWriterStream:
             offsets=offsets,
             slot_nbytes=slot_nbytes,
         )
+        await to_the_end(work)
 
     def stats(self) -> dict[str, int]:
         """As WriterStream.stats."""

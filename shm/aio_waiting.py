@@ -147,3 +147,19 @@ async def in_thread(work: Callable[[], T], undo: Callable[[T], object]) -> T:
         if not handed.cancel():
             handed.add_done_callback(discard)  # it came in the last moment
         raise
+
+
+async def to_the_end(work: Callable[[], T]) -> T:
+    """Runs what blocks in the loop's pool; an await that is cancelled is so once it is over."""
+    # Not a task: the end of the loop would cancel that.
+    running = asyncio.get_running_loop().run_in_executor(None, work)
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        running.exception()  # else it counts as never looked at
+        raise cancelled
+    return running.result()

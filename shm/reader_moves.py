@@ -167,7 +167,8 @@ class ReaderMoves:
         with self._changed, suppress(ValueError):  # closed meanwhile
             now = self.now
             generation = generation or now.grant.generation
-            if reason == "revoked":
+            granted = {now.grant.generation, *(grant.generation for grant, _ in self._coming)}
+            if reason == "revoked" and generation in granted:
                 self._refused.add(generation)
             if generation == now.grant.generation and now.core.ended() == _core.END_LIVE:
                 self.end_reason = reason if reason in END_CODES else "revoked"

@@ -212,7 +212,8 @@ class Slot(_core.Slot):
         Views that the caller still holds keep the slot from being used again.
 
         Raises:
-            InvalidRequest: It was published or abandoned already.
+            InvalidRequest: It was published or abandoned already, or the stream is being or was
+                resized.
             StreamClosed: The stream ended while the slot was filled.
         """
         try:

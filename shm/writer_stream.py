@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from mcpd.native import _core
@@ -16,7 +17,7 @@ from mcpd.shm.errors import (
     NotFound,
     TimedOut,
 )
-from mcpd.shm.messages import CloseStream, ResizeStream, SealStream, StreamGrant
+from mcpd.shm.messages import CloseStream, ResizeStream, SealStream, StreamGrant, StreamSpec
 from mcpd.shm.slot import Slot
 from mcpd.shm.spec import resized_spec
 from mcpd.shm.stream_end import (
@@ -110,8 +111,8 @@ class WriterStream:
             timeout_s: None waits for ever, 0 not at all.
 
         Raises:
-            WouldBlock: No slot is free, with timeout_s 0.
-            TimedOut: No slot came free in time.
+            WouldBlock: No slot is free, or the stream is being resized, with timeout_s 0.
+            TimedOut: No slot came free in time, or a resize was not over.
             LimitExceeded: The writer holds as many slots as it declared (`holds`).
             InvalidRequest: timeout_s is below 0, or not a number.
             StreamClosed: The stream has ended.
@@ -201,11 +202,12 @@ class WriterStream:
 
         What is None stays as it is. Readers are brought over without losing a frame: each finishes
         the old memory first, which is freed when the last has. Blocks while the daemon reserves
-        the memory and the readers are admitted. Nobody may publish meanwhile, and slots acquired
-        before can no longer be published afterwards; views of published ones stay valid.
+        the memory and the readers are admitted. Meanwhile `acquire` waits in other threads, and
+        `publish` of a slot acquired before is InvalidRequest, also afterwards unless this fails;
+        views of published ones stay valid.
 
         Raises:
-            InvalidRequest: A value out of its limits, or a frame was published meanwhile.
+            InvalidRequest: A value out of its limits.
             LimitExceeded: Too few slots for the readers there are, more memory than allowed, or a
                 lossless reader is several generations behind.
             OutOfMemory: The machine has not the memory.
@@ -235,20 +237,34 @@ class WriterStream:
                 slot_nbytes=slot_nbytes,
             )
             try:
-                ended = old.core.stats()["ended"]
-                first_seq = old.core.stats()["head"] + 1
+                old.core.freeze(True)
             except ValueError:
                 raise_closed(self.name, self._connection)
-            if ended != _core.END_LIVE:
-                raise_ended(self.name, ended)
-            request = ResizeStream(stream=self.stream_id, spec=spec, first_seq=first_seq)
-            new = self._map_next(*self._connection.request(request), description)
-            self._past = add_counters(self._past, old.core.stats())
-            self._now = new
-            old.mark_ended("moved")
-            self._connection.streams.remove_writer(old)
-            old.core.close()
-            self._give_back(old)
+            try:
+                self._go_on(old, spec, description)
+            finally:
+                if self._now is old:
+                    with suppress(ValueError):  # closed meanwhile
+                        old.core.freeze(False)
+
+    def _go_on(
+        self, old: WriterGeneration, spec: StreamSpec, description: Description | None
+    ) -> None:
+        """Replaces a generation in which nothing can be published."""
+        try:
+            counters = old.core.stats()
+        except ValueError:
+            raise_closed(self.name, self._connection)
+        if counters["ended"] != _core.END_LIVE:
+            raise_ended(self.name, counters["ended"])
+        request = ResizeStream(stream=self.stream_id, spec=spec, first_seq=counters["head"] + 1)
+        new = self._map_next(*self._connection.request(request), description)
+        self._past = add_counters(self._past, old.core.stats())
+        self._now = new
+        old.mark_ended("moved")
+        self._connection.streams.remove_writer(old)
+        old.core.close()
+        self._give_back(old)
 
     def _map_next(
         self, result: Any, fds: Sequence[int], description: Description | None

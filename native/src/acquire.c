@@ -46,6 +46,8 @@ static int ready(mcpd_writer *writer)
         return -ECANCELED;
     if (mcpd_load_seq_cst(&writer->wctl->ended) != MCPD_LIVE)
         return -EPIPE;
+    if (writer->frozen)
+        return -EAGAIN;
     if (writer->nheld >= writer->holds)
         return -EBUSY;
     mcpd_writer_reclaim(writer);

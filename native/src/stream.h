@@ -97,6 +97,8 @@ int mcpd_wctl_end(struct mcpd_wctl *wctl, enum mcpd_end reason);
 int mcpd_writer_try(mcpd_writer *writer);
 /* Every later and every waiting call gives -ECANCELED; the mapping stays until close. */
 void mcpd_writer_shut(mcpd_writer *writer);
+/* While frozen, acquire finds no room and publish gives -EINPROGRESS; readers are still admitted. */
+void mcpd_writer_freeze(mcpd_writer *writer, int frozen);
 void mcpd_reader_shut(mcpd_reader *reader);
 int mcpd_writer_fileno(const mcpd_writer *writer);
 int mcpd_reader_fileno(const mcpd_reader *reader);

@@ -152,6 +152,8 @@ int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot, struct mcpd_meta
         return mcpd_writer_leave(writer, -EINVAL);
     if (writer->shut)
         return mcpd_writer_leave(writer, -ECANCELED);
+    if (writer->frozen)
+        return mcpd_writer_leave(writer, -EINPROGRESS);
     if (mcpd_load_acquire(&writer->wctl->ended) != MCPD_LIVE)
         return mcpd_writer_leave(writer, -EPIPE);
     if (writer->head == MCPD_MAX_SEQ)
@@ -235,6 +237,15 @@ void mcpd_writer_shut(mcpd_writer *writer)
     if (mcpd_writer_enter(writer) != 0)
         return;
     writer->shut = 1;
+    mcpd_sleep_pass_on(&writer->sleep);
+    pthread_mutex_unlock(&writer->mutex);
+}
+
+void mcpd_writer_freeze(mcpd_writer *writer, int frozen)
+{
+    if (mcpd_writer_enter(writer) != 0)
+        return;
+    writer->frozen = frozen;
     mcpd_sleep_pass_on(&writer->sleep);
     pthread_mutex_unlock(&writer->mutex);
 }

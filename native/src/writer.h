@@ -71,6 +71,7 @@ struct mcpd_writer {
     uint64_t queue_mask;
     struct mcpd_sleep sleep;
     int shut;
+    int frozen; /* while the stream is resized: nothing is acquired or published */
     uint64_t head;
     uint32_t history, holds;
     uint32_t nheld; /* acquired and not published, or held after publishing */

@@ -30,6 +30,7 @@ from tests.support.numbered import (
     read_to_the_end,
     write_numbered,
 )
+from tests.support.raw import RawSession
 
 HOWS: tuple[dict[str, Any], ...] = (
     {"policy": "lossless"},
@@ -42,6 +43,11 @@ HOWS: tuple[dict[str, Any], ...] = (
 
 def make(client: Client) -> WriterStream:
     return client.create_stream("cam0", width=64, height=16, format="gray8", slots=24)
+
+
+def segments(client: Client) -> list[dict[str, Any]]:
+    """Of every generation that is not freed."""
+    return [row for row in client.list("leases") if row["kind"] == "stream"]
 
 
 def come_to(reader: NumberedReader, generation: int) -> bool:
@@ -128,6 +134,66 @@ def test_follower_that_waits_sleeps_until_the_next_writer_publishes(
         write_numbered(stream)
         waiter.join(30)
         assert seen == [1]
+
+
+def test_followers_survive_a_writer_that_is_killed_while_it_is_resized(
+    bare_daemon: RunningDaemon,
+) -> None:
+    with no_descriptor_leaked(), connect(bare_daemon.socket) as client:
+        with Actor(bare_daemon.socket, "resize", "cam0") as writer:
+            writer.wait_ready()
+            readers = [client.open_stream("cam0", policy="lossless", follow=True) for _ in range(2)]
+            writer.process.communicate("\n", timeout=30)
+        wait_until(
+            lambda: (
+                [(row["generation"], row["state"]) for row in segments(client)] == [(1, "draining")]
+            ),
+            10,
+            lambda: str(segments(client)),
+        )
+        given = [1]
+        for number in range(2, 5):
+            stream = make(client)
+            given.append(stream.generation)
+            assert write_numbered(stream) == number
+            stream.close()
+        assert given == [1, 3, 4, 5]
+        for reader in readers:
+            seen = []
+            for _ in range(4 if reader.grant.start_seq == 1 else 3):
+                with reader.next(10) as frame:
+                    seen.append((frame.generation, check_numbered(frame)))
+            assert seen[-3:] == [(3, 2), (4, 3), (5, 4)]
+            with pytest.raises(WouldBlock):
+                reader.next(0)
+            reader.close()
+
+
+def test_next_writer_that_dies_while_followers_are_brought_over_leaves_them_to_another(
+    bare_daemon: RunningDaemon,
+) -> None:
+    with connect(bare_daemon.socket) as client:
+        first = make(client)
+        readers = [client.open_stream("cam0", policy="lossless", follow=True) for _ in range(2)]
+        write_numbered(first)
+        first.close()
+        with RawSession(bare_daemon.socket) as raw:
+            spec = {"slots": 24, "slot_nbytes": 4096}
+            made = raw.ask(type="create_stream", name="cam0", spec=spec)["result"]
+            assert made["generation"] == 2
+            raw.send(id=2, type="seal_stream", stream=made["stream"], generation=2)
+            join = raw.receive()
+            assert join["type"] == "reader_join"
+            raw.send(id=join["id"], type="reply", result={"start_seq": 2})
+            assert raw.receive()["type"] == "reader_join"
+        wait_until(lambda: client.list("streams") == [], 10, "it is gone")
+        last = make(client)
+        assert last.generation == 3
+        write_numbered(last)
+        for reader in readers:
+            for expected in ((1, 1), (3, 2)):
+                with reader.next(10) as frame:
+                    assert (frame.generation, check_numbered(frame)) == expected
 
 
 def test_reader_without_follow_ends_with_its_writer(bare_daemon: RunningDaemon) -> None:
@@ -274,7 +340,7 @@ def test_names_are_remembered_while_followed_and_the_last_256_for_a_while(
 
     def end(number: int) -> None:
         stream: Any = SimpleNamespace(
-            id=number, name=f"s{number}", generation=3, hidden=False, head=lambda: 41
+            id=number, name=f"s{number}", given=3, hidden=False, head=lambda: 41
         )
         names.reserve(stream.name)
         names.add(stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -176,3 +177,39 @@ def test_recent_asks_for_free_pins_and_a_latest_reader(client: Client) -> None:
         with pytest.raises(InvalidRequest, match="recent frames of stream 'cam4'"):
             client.open_stream("cam4", max_pins=1, **how).recent(1)  # type: ignore[arg-type]
     assert [frame.seq for frame in reader.recent(2)] == [4, 5]
+
+
+def test_cancelled_resize_is_over_when_the_await_is(shared: RunningDaemon) -> None:
+    async def main() -> None:
+        async with aio.connect(shared.socket) as client:
+            writer = await client.create_stream(
+                "cam1", slots=24, width=64, height=16, format="gray8"
+            )
+            reader = await client.open_stream("cam1", policy="lossless")
+            before, head = writer.stream.generation, writer.stats()["head"]
+            begun, allowed = asyncio.Event(), threading.Event()
+            loop = asyncio.get_running_loop()
+
+            def admit() -> None:
+                loop.call_soon_threadsafe(begun.set)
+                assert allowed.wait(10)
+
+            setattr(writer.stream, "on_reader", admit)  # noqa: B010
+            resizing = asyncio.create_task(writer.resize(width=32))
+            await begun.wait()
+            for _ in range(2):
+                resizing.cancel()
+                await asyncio.sleep(0.01)
+                assert not resizing.done()
+            allowed.set()
+            with pytest.raises(asyncio.CancelledError):
+                await resizing
+            generation = writer.stream.generation
+            assert generation == before + 1
+            async with writer.acquire(0):
+                pass
+            with await reader.next(10) as frame:
+                assert (frame.generation, frame.seq) == (generation, head + 1)
+
+    with no_descriptor_leaked():
+        asyncio.run(main())

@@ -6,6 +6,7 @@ read NAME [POLICY]     reads a stream and always holds a frame or two
 watch NAME MODEL       reads a model's results on a stream
 number NAME            makes a stream of numbered frames (see numbered.py) and publishes without end
 member NAME GROUP      reads as a member of a group: says the number of each frame, then closes it
+resize NAME            makes a stream and a frame; dies of a resize as its second reader joins
 hold NAME              makes a stream, closes its socket alone, and lives on
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +104,23 @@ def main() -> None:
         while True:
             write_numbered(stream)
             select.select([], [], [], 0.001)
+    if role == "resize":
+        from tests.support.numbered import write_numbered
+
+        stream = client.create_stream(name, width=64, height=16, format="gray8", slots=24)
+        write_numbered(stream)
+        _say_ready()
+        sys.stdin.readline()
+        admitted: list[None] = []
+
+        def die() -> None:
+            admitted.append(None)
+            if len(admitted) == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        setattr(stream, "on_reader", die)  # noqa: B010
+        stream.resize(width=32)
+        return
     if role == "member":
         member = client.open_stream(name, policy="lossless", group=rest[0])
         _say_ready()

@@ -47,6 +47,8 @@ PyObject *mcpd_py_writer_error(struct mcpd_py_writer *self, int error, const cha
                             (unsigned int)self->holds);
     if (error == -ECANCELED)
         return PyErr_Format(PyExc_ValueError, "the writer is closed");
+    if (error == -EINPROGRESS)
+        return PyErr_Format(PyExc_ValueError, "the stream is being resized");
     if (error != -EPIPE)
         return mcpd_binding_oserror(-error, what);
     PyObject *reason = PyLong_FromLong(mcpd_writer_ended(self->writer));
@@ -288,6 +290,15 @@ static PyObject *writer_end(PyObject *object, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
+static PyObject *writer_freeze(PyObject *object, PyObject *frozen)
+{
+    mcpd_writer *writer = opened((struct mcpd_py_writer *)object);
+    if (writer == NULL)
+        return NULL;
+    mcpd_writer_freeze(writer, frozen == Py_True);
+    Py_RETURN_NONE;
+}
+
 static PyObject *writer_fileno(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -346,6 +357,7 @@ static PyMethodDef writer_methods[] = {
      "The most recently freed slot; None when none came free within timeout_s."},
     {"end", CALLABLE(writer_end), METH_VARARGS | METH_KEYWORDS,
      "Ends the stream for every reader."},
+    {"freeze", writer_freeze, METH_O, "While frozen, nothing is acquired or published."},
     {"fileno", writer_fileno, METH_NOARGS, "Readable when there is room, while armed."},
     {"arm", writer_arm, METH_NOARGS, "True if an acquire would return at once, else sleeps."},
     {"disarm", writer_disarm, METH_NOARGS, "Awake again; fileno() is drained."},
