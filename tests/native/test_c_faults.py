@@ -67,8 +67,8 @@ FAULTS = (
     Fault(
         "the cursor is advanced before the claim",
         "claims",
-        "        int slot = claim(reader, seq, meta);",
-        "        advance(reader, seq + 1, 1);\n        int slot = claim(reader, seq, meta);",
+        "        int slot = claim(reader, seq, head, meta);",
+        "        advance(reader, seq + 1, 1);\n        int slot = claim(reader, seq, head, meta);",
         "claim_steps",
         "a_frame_that_is_about_to_be_claimed_is_still_owed",
     ),
@@ -123,8 +123,8 @@ FAULTS = (
     Fault(
         "claims hold more slots than were reckoned for them",
         "groups",
-        "group->lies = found = 1;",
-        "",
+        "group->lies = 1;",
+        "(void)group;",
         "group_distrust",
         "claims_that_name_anything_hold_no_more_slots_than_were_admitted",
     ),

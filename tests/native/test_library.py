@@ -243,11 +243,12 @@ def test_bad_options_give_a_clear_error(
     with pytest.raises(CError, match=re.escape(words)) as failed:
         libmcpd.create_stream(client, "cam", options)
     assert (failed.value.number, failed.value.code) == (-number, code)
-    libmcpd.create_stream(client, "cam", image_options("gray8", 8, 8))
+    stream = libmcpd.create_stream(client, "cam", image_options("gray8", 8, 8))
     with pytest.raises(CError) as failed:
         libmcpd.create_stream(client, "cam", image_options("gray8", 8, 8))
     assert (failed.value.number, failed.value.code) == (-errno.EEXIST, "exists")
     assert failed.value.hint
+    libmcpd["stream_close"](stream)
     libmcpd["close"](client)
 
 
