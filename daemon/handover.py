@@ -134,6 +134,9 @@ class Handover:
             self._registry.remove_reader(after)
 
     def _tell(self, before: Reader, after: Reader) -> None:
+        if before.id not in self._registry.readers:  # it left while others were introduced
+            self._registry.remove_reader(after)
+            return
         grant = after.stream.grant(after)
         after.told = True
         before.session.send(StreamMoved(reader=before.id, grant=grant), after.fds)
