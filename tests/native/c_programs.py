@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -95,12 +96,14 @@ def tests_of(program: str) -> list[str]:
 
 def build(flavour: Flavour, program: str, folder: Path) -> Path:
     """Compiles and links one program; the stream's objects are built once for each flavour."""
-    objects = [
-        _patched(flavour, folder)
-        if name == flavour.patch[0]
-        else _compile(flavour, NATIVE / "src" / f"{name}.c", folder, f"src_{name}")
-        for name in STREAM
-    ]
+
+    def of_the_stream(name: str) -> Path:
+        if name == flavour.patch[0]:
+            return _patched(flavour, folder)
+        return _compile(flavour, NATIVE / "src" / f"{name}.c", folder, f"src_{name}")
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(of_the_stream, STREAM))
     for name in (*flavour.extra, program):
         objects.append(_compile(flavour, NATIVE / "tests" / f"{name}.c", folder, f"test_{name}"))
     binary = folder / f"{flavour.name}_{program}"
