@@ -133,7 +133,7 @@ def fetch_command(invocation: Invocation, name: str, force: bool, repository: st
             if "stage" in line:
                 progress.update(task, description=line["stage"], completed=line["fraction"])
             path = line.get("path", path)
-    loaded = _load_if_running(invocation, folder)
+    loaded = _load_if_running(invocation, folder, name)
     if invocation.json:
         print_json({"model": name, "path": path, "loaded": loaded})
     else:
@@ -141,17 +141,21 @@ def fetch_command(invocation: Invocation, name: str, force: bool, repository: st
 
 
 @command.command("load")
+@click.argument("name", default="")
 @common_options
 @pass_invocation
-def load_command(invocation: Invocation) -> None:
-    """Have the daemon read the repository again and load what is new.
+def load_command(invocation: Invocation, name: str) -> None:
+    """Have the daemon read the repository again and load what is new, or NAME alone.
+
+    A model that is parked, because its worker failed too often, is tried anew.
 
     \b
-    Example:
+    Examples:
       mcpd models load
+      mcpd models load ssdlite-coco
     """
     with invocation.connect() as client:
-        names = client.load_models()
+        names = client.load_models(name)
         broken = {m["name"]: m["error"] for m in client.list("models") if m["state"] == "broken"}
     if invocation.json:
         print_json({"models": names, "broken": broken})
@@ -181,12 +185,12 @@ def _daemon_repository(invocation: Invocation) -> str | None:
         return None
 
 
-def _load_if_running(invocation: Invocation, folder: str | None) -> bool:
-    """Tells the daemon, if one serves this folder, to load what is new in it."""
+def _load_if_running(invocation: Invocation, folder: str | None, name: str) -> bool:
+    """Tells the daemon, if one serves this folder, to load the model."""
     if folder is None or folder != _daemon_repository(invocation):
         return False
     with invocation.connect() as client:
-        client.load_models()
+        client.load_models(name)
     return True
 
 

@@ -34,6 +34,17 @@ from mcpd.cli.options import Invocation, json_option, pass_invocation, socket_op
     help="Most memory of all streams together, such as 2G.  [default: $MCPD_MEMORY_LIMIT, else as "
     "much as the machine has]",
 )
+@click.option(
+    "--park-after",
+    metavar="N",
+    help="Park a model whose worker ends N times within --park-window; 0 never does.  [default: "
+    "$MCPD_PARK_AFTER, else 5]",
+)
+@click.option(
+    "--park-window",
+    metavar="SECONDS",
+    help="Time in which a model's failures count together.  [default: $MCPD_PARK_WINDOW, else 600]",
+)
 @json_option("Log as JSON lines.")
 @socket_option
 @pass_invocation
@@ -43,6 +54,8 @@ def command(
     load: str,
     log_level: str,
     memory_limit: str | None,
+    park_after: str | None,
+    park_window: str | None,
 ) -> None:
     """Run the daemon in the foreground.
 
@@ -62,6 +75,10 @@ def command(
         arguments += ["--models", models]
     if memory_limit:
         arguments += ["--memory-limit", memory_limit]
+    if park_after:
+        arguments += ["--park-after", park_after]
+    if park_window:
+        arguments += ["--park-window", park_window]
     if invocation.socket:
         arguments += ["--socket", invocation.socket]
     if invocation.json:

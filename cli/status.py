@@ -74,7 +74,8 @@ def print_models(models: list[Row]) -> None:
     )
     for model in models:
         if model["error"]:
-            click.echo(f"{model['name']}: {model['error']}\n")
+            click.echo(f"{model['name']}: {model['error']}")
+            click.echo(f"{model['next_step']}\n" if model.get("next_step") else "")
 
 
 def _print_streams(streams: list[Row]) -> None:

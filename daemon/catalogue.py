@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from mcpd.daemon.models.repository import ModelConfig, Repository, read_repository
+from mcpd.daemon.parking import Failures, FileStamp
 from mcpd.daemon.session import Session
+from mcpd.daemon.spawning import WorkerProcess
 from mcpd.shm.errors import ModelFailed, NotFound
 from mcpd.shm.messages import WorkerStats
 
@@ -107,10 +108,11 @@ class Model:
 
     Attributes:
         config: None if its folder cannot be used.
-        state: "stopped", "starting", "ready", "failed" (to be tried again) or "broken" (its
-            folder cannot be used until it is read again).
+        state: "stopped", "starting", "ready", "failed" (to be tried again), "parked" (failed too
+            often: not tried again by itself) or "broken" (its folder cannot be used until it is
+            read again).
         error: Why it failed last; "" once it is ready.
-        session: The worker's, while its process lives.
+        files: What its files were like when its worker was started last.
     """
 
     def __init__(self, name: str, version: int, config: ModelConfig | None) -> None:
@@ -120,15 +122,29 @@ class Model:
         self.state = "stopped"
         self.error = ""
         self.details: dict[str, Any] = {}
-        self.session: Session | None = None
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: WorkerProcess | None = None
+        self.files: tuple[FileStamp, ...] = ()
         self.stats: WorkerStats | None = None
         self.restarts = 0
-        self.started_s = 0.0
         self.ready_s = 0.0
-        self.failures = 0
+        self.failures = Failures()
         self.retry: asyncio.TimerHandle | None = None
         self.waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def session(self) -> Session | None:
+        """The worker's, while its process lives."""
+        return self.process.session if self.process is not None else None
+
+    @property
+    def next_step(self) -> str:
+        """What somebody can do about the state it is in; "" if nothing is to be done."""
+        if self.state == "parked":
+            return (
+                f"Correct it, then `mcpd models load {self.name}`; it is also tried again when it "
+                "is asked for after its files were changed."
+            )
+        return ""
 
     @property
     def labels(self) -> tuple[str, ...]:

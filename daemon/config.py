@@ -29,6 +29,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     json_log: bool = False
     memory_limit_nbytes: int = 0
     """Most bytes of all streams together; 0: as much as the machine has."""
+    park_after: int = 5
+    """A model whose worker ends so often within the window is parked; 0: never."""
+    park_window_s: float = 600.0
 
     def wants(self, model: str) -> bool:
         """Whether this model is to be loaded at start."""
@@ -51,6 +54,20 @@ def parse(arguments: Sequence[str]) -> Settings:
         metavar="BYTES",
         help="most memory of all streams together, e.g. 2G; 0: as much as the machine has",
     )
+    parser.add_argument(
+        "--park-after",
+        type=_count,
+        default=os.environ.get("MCPD_PARK_AFTER") or "5",
+        metavar="N",
+        help="park a model whose worker ends so often within --park-window; 0: never",
+    )
+    parser.add_argument(
+        "--park-window",
+        type=_seconds,
+        default=os.environ.get("MCPD_PARK_WINDOW") or "600",
+        metavar="SECONDS",
+        help="time in which a model's failures count together",
+    )
     options = parser.parse_args(arguments)
     return Settings(
         socket=options.socket or paths.default_socket(),
@@ -59,6 +76,8 @@ def parse(arguments: Sequence[str]) -> Settings:
         log_level=options.log_level,
         json_log=options.json_log,
         memory_limit_nbytes=options.memory_limit,
+        park_after=options.park_after,
+        park_window_s=options.park_window,
     )
 
 
@@ -88,3 +107,19 @@ def _nbytes(text: str) -> int:
     if not digits.isdecimal() or unit not in _UNITS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 2G")
     return int(digits) * _UNITS[unit]
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 7):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 999999")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time from 0 to 86400 seconds")
+    return seconds

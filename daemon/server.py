@@ -207,7 +207,8 @@ class Server:
         return Answer(self._tables.page(message.what, message.cursor))
 
     async def _load_models(self, session: Session, message: m.LoadModels) -> Answer:
-        return Answer({"models": await self._supervisor.load(every=True)})
+        names = await self._supervisor.load(every=not message.model, only=message.model)
+        return Answer({"models": names})
 
     def _worker_state(self, session: Session, message: m.WorkerState) -> Answer:
         self._supervisor.worker_state(session, message)

@@ -1,39 +1,29 @@
-"""Models and their workers: spawned, watched, and started again with back-off when they end.
+"""Models and their workers: started, followed, started again with back-off, and parked at last.
 
-A worker's session is the socketpair it was born with: whoever holds that socket is the worker.
+spawning.py makes the processes, parking.py has the back-off, watchdog.py finds those that hang.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
 
 from mcpd.daemon.catalogue import Catalogue, Model
 from mcpd.daemon.config import Settings
-from mcpd.daemon.models.repository import ModelConfig
-from mcpd.daemon.peer import identify_child
+from mcpd.daemon.parking import SERVED_S, how_it_ended, stamp_files
 from mcpd.daemon.session import Session
+from mcpd.daemon.spawning import Adopt, WorkerProcess, spawn_worker
 from mcpd.shm.errors import InvalidRequest, ModelFailed, TimedOut
 from mcpd.shm.messages import WorkerState, WorkerStats
 
 log = logging.getLogger("mcpd.daemon")
 
-MIN_BACKOFF_S = 0.1
-MAX_BACKOFF_S = 10.0
-MAX_DOUBLINGS = 16
-"""Of the back-off, which has come to its most long before; a float has no room for thousands."""
-SERVED_S = 1.0
-"""A worker that lived so long after it was ready starts its successor's back-off anew."""
 GRACE_S = 3.0
 """How long workers may finish a frame when the daemon stops."""
+REASON_LINES = 4
+"""Of what a worker wrote last, told with the reason."""
 
 
 class Supervisor:
@@ -44,30 +34,36 @@ class Supervisor:
         adopt: Makes the session of a worker's socket.
     """
 
-    def __init__(
-        self, settings: Settings, adopt: Callable[[socket.socket, subprocess.Popen[bytes]], Session]
-    ) -> None:
+    def __init__(self, settings: Settings, adopt: Adopt) -> None:
         self._settings = settings
         self._adopt = adopt
         self._loop = asyncio.get_running_loop()
         self._stopping = False
         self._by_session: dict[int, Model] = {}
-        self._pidfds: dict[int, int] = {}
         self.catalogue = Catalogue(settings.models)
 
-    async def load(self, *, every: bool = False) -> list[str]:
-        """Reads the repository; starts what is wanted at start, or every model. Returns the names.
+    async def load(self, *, every: bool = False, only: str = "") -> list[str]:
+        """Reads the repository; starts what is wanted at start, or every model, or one.
+
+        One that was parked is tried anew, unless the daemon has only just started.
+
+        Returns:
+            The names of all models that can be used, or the one.
 
         Raises:
-            ModelFailed: The repository cannot be read.
+            ModelFailed: The repository, or the one model, cannot be read.
+            NotFound: There is no such model.
         """
         models = await self.catalogue.rescan()
+        if only:
+            models = [await self.catalogue.find(only, 0)]
         for model in models:
-            if model.state in ("stopped", "failed") and (every or self._settings.wants(model.name)):
-                model.failures = 0
+            wanted = every or bool(only) or self._settings.wants(model.name)
+            if wanted and model.state in ("stopped", "failed", "parked"):
+                model.failures.forget()
                 self._start(model)
         names = [model.name for model in models]
-        if self._settings.load not in ("all", "none"):
+        if not only and self._settings.load not in ("all", "none"):
             for name in sorted(set(self._settings.load.split(",")) - set(names)):
                 log.warning("model=%s is to be loaded and is not in the repository", name)
         return names
@@ -76,22 +72,22 @@ class Supervisor:
         """The worker's session once the model is loaded; starts it if it was not asked for yet.
 
         Raises:
-            ModelFailed: It could not be loaded; at once, if it has failed already.
+            ModelFailed: It could not be loaded, or is parked; at once, if that is so already.
             TimedOut: Not within wait_s.
             SessionEnded: Whoever asked went away.
         """
+        if model.state == "parked":
+            await self._look_for_changes(model)
         if model.state == "stopped":
             self._start(model)
         deadline = self._loop.time() + wait_s
         while True:
             # A worker's socket closes a moment before its exit is noticed.
-            if model.state == "ready" and model.session is not None and model.session.open:
-                return model.session
-            if model.state in ("failed", "broken") or self._stopping:
-                raise ModelFailed(
-                    f"model {model.name!r} failed: {model.error or 'the daemon stops'}",
-                    "Correct it, then `mcpd models load`.",
-                )
+            session = model.session
+            if model.state == "ready" and session is not None and session.open:
+                return session
+            if model.state in ("failed", "broken", "parked") or self._stopping:
+                raise self._failed(model)
             waiter = self._loop.create_future()
             model.waiters.append(waiter)
             try:
@@ -105,92 +101,96 @@ class Supervisor:
                 if waiter in model.waiters:
                     model.waiters.remove(waiter)
 
+    def _failed(self, model: Model) -> ModelFailed:
+        if model.state == "parked":
+            return ModelFailed(f"model {model.name!r} is {model.error}", model.next_step)
+        return ModelFailed(
+            f"model {model.name!r} failed: {model.error or 'the daemon stops'}",
+            f"Correct it, then `mcpd models load {model.name}`.",
+        )
+
+    async def _look_for_changes(self, model: Model) -> None:
+        """A parked model whose files are not those it failed with is worth another try."""
+        config, before = model.config, model.files
+        if config is None:
+            return
+        now = await asyncio.to_thread(stamp_files, config, model.version)
+        if now == before:
+            return
+        await self.catalogue.rescan()
+        if model.state == "parked":
+            log.info("model=%s version=%d was changed: no longer parked", model.name, model.version)
+            model.failures.forget()
+            model.change("stopped")
+
     # ---- worker processes -----------------------------------------------------------------------
 
     def _start(self, model: Model) -> None:
-        # Not in a thread: the kernel's parent-death signal follows the thread that spawned.
         if self._stopping or model.config is None or model.process is not None:
             return
         if model.retry is not None:
             model.retry.cancel()
             model.retry = None
         try:
-            self._spawn(model, model.config)
+            worker = spawn_worker(model.config, model.version, self._settings, self._adopt)
         except OSError as error:
+            # The system's fault, not the model's: it is tried for as long as that takes.
             delay_s = self._start_later(model)
             reason = f"its worker cannot be started: {error.strerror}"
             model.change("failed", reason)
             log.error("model=%s %s; next in %g s", model.name, reason, delay_s)
-
-    def _spawn(self, model: Model, config: ModelConfig) -> None:
-        """Starts the process; OSError if the system does not let it, and then nothing is left."""
-        ours, theirs = socket.socketpair()
-        command = [
-            *(sys.executable, "-P", "-m", "mcpd.daemon.worker", "--fd", str(theirs.fileno())),
-            *("--model", model.name, "--version", str(model.version)),
-            *("--path", str(config.path), "--parent", str(os.getpid())),
-            *("--log-level", self._settings.log_level),
-            *(("--json-log",) if self._settings.json_log else ()),
-        ]
-        with ExitStack() as undo:
-            undo.callback(ours.close)
-            with theirs:
-                # What a model prints must not land where a daemon's caller reads: stdout is stderr.
-                process = subprocess.Popen(
-                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=sys.stderr
-                )
-            undo.callback(process.wait)
-            undo.callback(process.kill)
-            pidfd = identify_child(process.pid).pidfd
-            undo.callback(os.close, pidfd)
-            session = self._adopt(ours, process)
-            undo.pop_all()
-        model.process, model.session = process, session
-        self._by_session[session.number] = model
+            return
+        model.process = worker
+        model.files = worker.files
+        self._by_session[worker.session.number] = model
         model.details, model.stats = {}, None
-        model.started_s = time.monotonic()
         model.ready_s = 0.0
-        self._pidfds[process.pid] = pidfd
-        self._loop.add_reader(pidfd, self._exited, model, process)
+        worker.watch(self._loop, self._exited)
         model.change("starting")
-        log.info(
-            "model=%s version=%d worker pid=%d started", model.name, model.version, process.pid
-        )
+        log.info("model=%s version=%d worker pid=%d started", model.name, model.version, worker.pid)
 
     def _start_later(self, model: Model) -> float:
         """Has the worker started again, later each time that it fails; in how many seconds."""
-        delay_s = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2.0 ** min(model.failures, MAX_DOUBLINGS))
-        model.failures += 1
+        delay_s = model.failures.next_delay_s()
         model.retry = self._loop.call_later(delay_s, self._start, model)
         return delay_s
 
-    def _exited(self, model: Model, process: subprocess.Popen[bytes]) -> None:
-        pidfd = self._pidfds.pop(process.pid)
-        self._loop.remove_reader(pidfd)
-        os.close(pidfd)
-        status = process.wait()
+    def _exited(self, worker: WorkerProcess) -> None:
+        model = self._by_session.pop(worker.session.number)
+        how = worker.doomed or f"its worker {how_it_ended(worker.wait())}"
+        worker.wait()
         model.process = None
-        if model.session is not None:
-            self._by_session.pop(model.session.number, None)
-            model.session.close()
-            model.session = None
+        worker.session.close()
         if self._stopping:
             model.change("stopped")
             return
-        if model.ready_s and time.monotonic() - model.ready_s >= SERVED_S:
-            model.failures = 0
-        delay_s = self._start_later(model)
         model.restarts += 1
-        how = f"its worker was killed by signal {-status}" if status < 0 else f"status {status}"
+        now_s = time.monotonic()
+        model.failures.add(now_s, self._settings.park_window_s)
+        if model.ready_s and now_s - model.ready_s >= SERVED_S:
+            model.failures.in_a_row = 0
+        loaded = bool(model.ready_s)
+        reason = how if loaded else model.error or f"{how} while it was loaded"
+        count = len(model.failures.of_late)
+        if 0 < self._settings.park_after <= count:
+            self._park(model, worker, reason)
+            return
+        delay_s = self._start_later(model)
         # One that was loaded is only away for a moment: callers wait for it. One that was not
         # tells them why at once.
-        if model.ready_s:
-            model.change("starting", f"restarting: {how}")
+        if loaded:
+            model.change("starting", f"restarting: {reason}")
         else:
-            model.change("failed", model.error or f"{how} while it was loaded")
+            model.change("failed", reason + _last_words(worker))
         log.warning(
-            "model=%s worker pid=%d ended: %s; next in %g s", model.name, process.pid, how, delay_s
+            "model=%s worker pid=%d ended: %s; next in %g s", model.name, worker.pid, how, delay_s
         )
+
+    def _park(self, model: Model, worker: WorkerProcess, reason: str) -> None:
+        count, span_s = len(model.failures.of_late), model.failures.span_s
+        often = f"its worker failed {count} times in {span_s:.3g} s"
+        model.change("parked", f"parked: {often}, the last time: {reason}{_last_words(worker)}")
+        log.error("model=%s version=%d %s", model.name, model.version, model.error)
 
     def lost(self, session: Session) -> None:
         """A worker's session is over. One that lives on without it serves nobody: it is killed."""
@@ -242,3 +242,9 @@ class Supervisor:
                         log.warning("model=%s worker pid=%d killed", model.name, model.process.pid)
                         model.process.kill()
                 deadline = self._loop.time() + GRACE_S
+
+
+def _last_words(worker: WorkerProcess) -> str:
+    """What a worker wrote last, on lines of its own, to be told with a reason."""
+    lines = list(worker.log.last_lines)[-REASON_LINES:]
+    return "".join(f"\n  {line}" for line in lines)

@@ -127,6 +127,7 @@ class Tables:
                 "version": model.version,
                 "state": model.state,
                 "error": model.error[:2000],
+                "next_step": model.next_step,
                 "engine": details.get("engine") or (model.config.engine if model.config else ""),
                 "provider": details.get("provider", ""),
                 "load_s": details.get("load_s", 0.0),
@@ -139,6 +140,7 @@ class Tables:
                 "inputs": _inputs(model),
                 "outputs": details.get("outputs", {}),
                 "restarts": model.restarts,
+                "failures": len(model.failures.of_late),
             }
 
     def _workers(self) -> Iterator[Row]:
@@ -151,7 +153,7 @@ class Tables:
                 "model": model.name,
                 "version": model.version,
                 "state": model.state,
-                "uptime_s": round(time.monotonic() - model.started_s, 3),
+                "uptime_s": round(time.monotonic() - model.process.started_s, 3),
                 "rss_bytes": rss_nbytes(model.process.pid),
                 "bindings": len(bindings),
                 "streams": sorted({b.stream.name for b in bindings if not b.stream.hidden})[:20],

@@ -170,7 +170,7 @@ LIST_MODELS: Final[dict[str, Any]] = {
                     "version": _count("Version that is served; the highest one in the repository."),
                     "state": _text(
                         "ready; starting; stopped (starts when it is asked for); failed (is tried "
-                        "again); broken (its folder cannot be used)."
+                        "again); parked (failed too often); broken (its folder cannot be used)."
                     ),
                     "engine": _text("What runs it, such as onnx."),
                     "provider": _text("Where it runs, such as cpu."),

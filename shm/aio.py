@@ -278,9 +278,9 @@ class AsyncClient:
         """As Client.list."""
         return await asyncio.to_thread(self._client.list, what)
 
-    async def load_models(self) -> list[str]:  # type: ignore[valid-type]
+    async def load_models(self, model: str = "") -> list[str]:  # type: ignore[valid-type]
         """As Client.load_models."""
-        return await asyncio.to_thread(self._client.load_models)
+        return await asyncio.to_thread(self._client.load_models, model)
 
     async def stop(self) -> None:
         """As Client.stop."""

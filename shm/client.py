@@ -98,9 +98,23 @@ class Client(ModelClient):
             if not cursor:
                 return rows
 
-    def load_models(self) -> list[str]:  # type: ignore[valid-type]
-        """Has the daemon read its model repository again; the names of all models."""
-        return [str(name) for name in self.connection.request(LoadModels())[0]["models"]]
+    def load_models(self, model: str = "") -> list[str]:  # type: ignore[valid-type]
+        """Has the daemon read its model repository again and load what is not loaded.
+
+        A model that was parked, because its worker failed too often, is tried anew.
+
+        Args:
+            model: Only this one is loaded; by default all are.
+
+        Returns:
+            The names of all models that can be used, or the one.
+
+        Raises:
+            NotFound: There is no such model.
+            ModelFailed: Its folder, or the repository, cannot be read.
+        """
+        answer, _ = self.connection.request(LoadModels(model=model))
+        return [str(name) for name in answer["models"]]
 
     def stop(self) -> None:
         """Has the daemon drain and end."""

@@ -313,7 +313,10 @@ class List(Message, tag="list"):
 
 
 class LoadModels(Message, tag="load_models"):
-    """Reads the model repository again and starts what is new. Result: models (names)."""
+    """Reads the model repository again and starts what is new or parked. Result: models (names)."""
+
+    model: str = ""
+    """Only this one is started."""
 
 
 class Stop(Message, tag="stop"):

@@ -30,8 +30,8 @@ def model_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def daemon(tmp_path: Path, model_repository: Path) -> Iterator[RunningDaemon]:
-    """A daemon with the small models, each loaded when it is first asked for."""
-    with RunningDaemon(tmp_path, model_repository) as running:
+    """A daemon with the small models, each loaded when it is first asked for, never parked."""
+    with RunningDaemon(tmp_path, model_repository, arguments=["--park-after", "0"]) as running:
         yield running
 
 

@@ -98,6 +98,7 @@ def _row(name: str, model: ModelConfig | None, error: str = "") -> dict[str, Any
         "version": model.newest if model else 0,
         "state": "stopped" if model else "broken",
         "error": error,
+        "next_step": "",
         "engine": model.engine if model else "",
         "provider": "",
         "load_s": 0.0,
@@ -110,6 +111,7 @@ def _row(name: str, model: ModelConfig | None, error: str = "") -> dict[str, Any
         "inputs": {one.name: {"kind": one.kind} for one in model.inputs} if model else {},
         "outputs": {},
         "restarts": 0,
+        "failures": 0,
     }
 
 

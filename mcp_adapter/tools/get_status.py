@@ -56,6 +56,7 @@ def _summary(status: Row, problems: int) -> str:
 def _model_problems(models: list[Row]) -> list[Row]:
     steps = {
         "broken": "Have the user correct the model's folder and run `mcpd models load`.",
+        "parked": "It failed too often. Have the user correct it and run `mcpd models load`.",
         "failed": "It is tried again by itself; the daemon's log has the whole error.",
     }
     return [

@@ -17,7 +17,10 @@ def shared(
     tmp_path_factory: pytest.TempPathFactory, model_repository: Path
 ) -> Iterator[RunningDaemon]:
     """A daemon with the small models, which may be used but not killed."""
-    with RunningDaemon(tmp_path_factory.mktemp("daemon"), model_repository) as running:
+    folder = tmp_path_factory.mktemp("daemon")
+    # Its tests kill more workers than a model may lose.
+    never = ["--park-after", "0"]
+    with RunningDaemon(folder, model_repository, arguments=never) as running:
         yield running
 
 
