@@ -11,6 +11,7 @@ from mcpd.daemon.readers import Readers
 from mcpd.daemon.registry import Registry
 from mcpd.daemon.session import Answer, Session, SessionEnded
 from mcpd.daemon.supervisor import Supervisor
+from mcpd.shm.call_site import clean_site
 from mcpd.shm.errors import (
     InvalidRequest,
     McpdError,
@@ -99,7 +100,13 @@ class Bindings:
         binding.callers += 1
         try:
             results = await asyncio.shield(binding.results)
-            wanted = Wanted(message.results, message.max_pins, message.depth, message.group)
+            wanted = Wanted(
+                message.results,
+                message.max_pins,
+                message.depth,
+                message.group,
+                site=clean_site(message.site),
+            )
             reader = await self._readers.join(session, results, wanted)
         finally:
             binding.callers -= 1

@@ -36,6 +36,7 @@ class Wanted(NamedTuple):
     depth: int = 0
     group: str = ""
     follow: bool = False
+    site: str = ""
 
 
 def signal_fd(fd: int) -> None:
@@ -66,6 +67,7 @@ class Stream:
         given: The highest generation that was given to the stream, by the newest that is live.
         mapped: Whether the writer's process may still have it mapped.
         hidden: Private to the two ends of a binding: not listed, not found by name.
+        site: Where in its writer's program it was asked for, if that is told.
     """
 
     id: int
@@ -78,6 +80,7 @@ class Stream:
     wake_fd: int
     counters: _core.WriterControl
     hidden: bool = False
+    site: str = ""
     generation: int = 1
     first_seq: int = 1
     state: str = "new"
@@ -227,6 +230,7 @@ class Reader:
     wake_fd: int
     depth: int = 0
     follow: bool = False
+    site: str = ""
     group: Group | None = None
     member: int = 0
     predecessor: Reader | None = None
@@ -240,7 +244,7 @@ class Reader:
     def wanted(self) -> Wanted:
         """What it asked for."""
         name = self.group.name if self.group is not None else ""
-        return Wanted(self.policy, self.max_pins, self.depth, name, self.follow)
+        return Wanted(self.policy, self.max_pins, self.depth, name, self.follow, self.site)
 
     @property
     def fds(self) -> tuple[int, ...]:

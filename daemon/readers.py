@@ -14,6 +14,7 @@ from mcpd.daemon.registry import Registry
 from mcpd.daemon.session import Answer, Session
 from mcpd.native import _core
 from mcpd.shm import segment
+from mcpd.shm.call_site import clean_site
 from mcpd.shm.errors import LimitExceeded, McpdError, NotFound
 from mcpd.shm.messages import AttachReader, DetachReader, ReaderJoin
 from mcpd.shm.reading import check_reading
@@ -32,7 +33,12 @@ class Readers:
         if stream.hidden and not session.is_worker:
             raise NotFound(f"no stream {message.stream[:80]!r}")
         wanted = Wanted(
-            message.policy, message.max_pins, message.depth, message.group, message.follow
+            message.policy,
+            message.max_pins,
+            message.depth,
+            message.group,
+            message.follow,
+            clean_site(message.site),
         )
         return self.answer(await self.join(session, stream, wanted))
 
@@ -128,6 +134,7 @@ class Readers:
             max_pins=wanted.max_pins,
             depth=wanted.depth,
             follow=wanted.follow,
+            site=wanted.site,
             control=control,
             counters=counters,
             wake_fd=wake_fd,

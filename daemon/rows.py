@@ -99,6 +99,7 @@ def stream_leases(stream: Stream) -> Iterator[Row]:
         "bytes": 0,
         "state": state,
         "reason": reason,
+        "site": stream.site,
     }
     for segment in (stream.payload, stream.control):
         yield {
@@ -143,7 +144,8 @@ def reader_lease(reader: Reader) -> Row:
         "state": reader.state,
         "policy": reader.policy,
         "pins": [list(pin) for pin in _pins(reader)],
-        **{key: stats[key] for key in ("cursor", "received", "skipped")},
+        "site": reader.site,
+        **{key: stats[key] for key in ("cursor", "received", "skipped", "pinned_since_ns")},
     }
 
 

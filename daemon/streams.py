@@ -17,6 +17,7 @@ from mcpd.daemon.registry import Registry
 from mcpd.daemon.session import Answer, Session
 from mcpd.native import _core
 from mcpd.shm import segment
+from mcpd.shm.call_site import clean_site
 from mcpd.shm.errors import DaemonUnavailable, InvalidRequest, StreamClosed
 from mcpd.shm.messages import CloseStream, CreateStream, ResizeStream, SealStream, StreamSpec
 from mcpd.shm.segment import Segment
@@ -34,6 +35,7 @@ class _Plan(NamedTuple):
     number: int
     generation: int
     first_seq: int
+    site: str
 
     @property
     def nbytes(self) -> int:
@@ -70,7 +72,8 @@ class Streams:
                 number, generation, first_seq = self._registry.next_id(), 1, 1
             else:
                 number, generation, first_seq = past.id, past.generation + 1, past.next_seq
-            plan = _Plan(session, name, spec, slot_nbytes, number, generation, first_seq)
+            site = clean_site(message.site)
+            plan = _Plan(session, name, spec, slot_nbytes, number, generation, first_seq, site)
             stream = await self._make(plan)
         except BaseException:
             names.release(name)
@@ -94,7 +97,10 @@ class Streams:
         limits.check_room(old.name, spec, old.pins, old.depth)
         check_next(old, message.first_seq)
         generation = old.next_generation()
-        plan = _Plan(session, old.name, spec, slot_nbytes, old.id, generation, message.first_seq)
+        plan = _Plan(
+            *(session, old.name, spec, slot_nbytes, old.id, generation, message.first_seq),
+            site=old.site,
+        )
         self._resizing.add(old)
         try:
             new = await self._make(plan)
@@ -195,6 +201,7 @@ class Streams:
             counters=counters,
             wake_fd=wake_fd,
             hidden=plan.name.startswith("~"),
+            site=plan.site,
         )
 
     def _make_objects(

@@ -62,13 +62,18 @@ __all__ = [
 
 
 def connect(
-    socket: str | os.PathLike[str] | None = None, *, timeout_s: float = 5.0, name: str = ""
+    socket: str | os.PathLike[str] | None = None,
+    *,
+    timeout_s: float = 5.0,
+    name: str = "",
+    trace: bool | None = None,
 ) -> Opening[AsyncClient]:
     """Connects to the daemon; as mcpd.shm.connect."""
 
     async def make() -> AsyncClient:
         client = await in_thread(
-            lambda: synchronous.connect(socket, timeout_s=timeout_s, name=name), Client.close
+            lambda: synchronous.connect(socket, timeout_s=timeout_s, name=name, trace=trace),
+            Client.close,
         )
         return AsyncClient(client)
 

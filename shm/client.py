@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 import socket as sockets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Self
 
+from mcpd.shm.call_site import add_site, tracing
 from mcpd.shm.connection import Connection
 from mcpd.shm.errors import McpdError
 from mcpd.shm.messages import List, LoadModels, Message, Status, Stop
 from mcpd.shm.modelling import ModelClient
 from mcpd.shm.paths import open_socket, resolve_socket
+from mcpd.shm.replies import Answer
 
 Rows = list[dict[str, Any]]
 
 
 def connect(
-    socket: str | os.PathLike[str] | None = None, *, timeout_s: float = 5.0, name: str = ""
+    socket: str | os.PathLike[str] | None = None,
+    *,
+    timeout_s: float = 5.0,
+    name: str = "",
+    trace: bool | None = None,
 ) -> Client:
     """Connects to the daemon.
 
@@ -25,6 +32,8 @@ def connect(
         socket: Its socket; by default as docs/architecture.md says.
         timeout_s: How long it may take to accept and greet.
         name: What this program calls itself, for `mcpd status`.
+        trace: Whether `mcpd leaks` is to show where in the program its streams were asked for;
+            None: as the environment's MCPD_TRACE says.
 
     Raises:
         DaemonUnavailable: No daemon listens there.
@@ -33,7 +42,8 @@ def connect(
         TimedOut, UnsupportedVersion: It does not greet, or speaks another protocol.
     """
     sock = open_socket(resolve_socket(socket), timeout_s)
-    return Client(Connection(sock, name=name, timeout_s=timeout_s))
+    kind = TracingConnection if tracing(trace) else Connection
+    return Client(kind(sock, name=name, timeout_s=timeout_s))
 
 
 class Client(ModelClient):
@@ -139,3 +149,12 @@ class Client(ModelClient):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class TracingConnection(Connection):
+    """A connection that tells the daemon where in the program streams are asked for."""
+
+    def submit(self, message: Message, fds: Sequence[int] = ()) -> Future[Answer]:
+        """As Connection.submit."""
+        add_site(message)
+        return super().submit(message, fds)

@@ -100,6 +100,8 @@ class CreateStream(Message, tag="create_stream"):
 
     name: str
     spec: StreamSpec
+    site: str = ""
+    """Where in the program it was asked for, if it traces: at most 200 characters."""
 
 
 class ResizeStream(Message, tag="resize_stream"):
@@ -146,6 +148,8 @@ class AttachReader(Message, tag="attach_reader"):
     """Readers of one stream that give the same name share its frames."""
     follow: bool = False
     """Whether to wait for the next writer of that name when this one is gone."""
+    site: str = ""
+    """As of CreateStream."""
 
 
 class OpenResults(Message, tag="open_results"):
@@ -169,6 +173,8 @@ class OpenResults(Message, tag="open_results"):
     once: bool = False
     wait_s: float = 30.0
     """How long to wait for the model to be loaded."""
+    site: str = ""
+    """As of CreateStream."""
 
 
 class RunOnce(Message, tag="run_once"):
