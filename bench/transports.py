@@ -105,7 +105,8 @@ class McpdStream(Transport):
     """Ours: a stream of the daemon and one reader.
 
     Args:
-        policy: Of the reader: `latest`, or `lossless` where the writer does not pause.
+        policy: Of the reader: `latest`, or `lossless` where the writer does not pause. That one
+            has a depth of 1: like the rings', the writer fills a slot while the other is read.
     """
 
     name = "mcpd"
@@ -136,7 +137,12 @@ class McpdStream(Transport):
 
         client = self._stack.enter_context(connect(socket, name="bench-reader"))
         self._stream = self._stack.enter_context(
-            client.open_stream(f"bench-{self._policy}", policy=self._policy, max_pins=1)
+            client.open_stream(
+                f"bench-{self._policy}",
+                policy=self._policy,
+                depth=1 if self._policy == "lossless" else 0,
+                max_pins=1,
+            )
         )
 
     def send(self, index: int, pixels: Pixels | None) -> None:

@@ -35,7 +35,7 @@ class Groups:
             await asyncio.shield(group.ready)
             if not group.left:
                 return group
-        limits.check_room(stream.name, stream.spec, stream.pins, max(stream.depth, wanted.depth))
+        limits.check_room(stream.name, stream.spec, stream.pins, max(stream.depth, wanted.kept))
         group = self._make(stream, wanted)
         try:
             await self._introduce(group)

@@ -38,6 +38,11 @@ class Wanted(NamedTuple):
     follow: bool = False
     site: str = ""
 
+    @property
+    def kept(self) -> int:
+        """Newest frames that the stream keeps for it, read or not."""
+        return self.depth if self.policy == "fifo" else 0
+
 
 def signal_fd(fd: int) -> None:
     """Adds 1 to an eventfd, unless that would wait: full means signalled already.
@@ -133,8 +138,8 @@ class Stream:
     @property
     def depth(self) -> int:
         """Newest frames that its fifo readers and groups have it keep; 0: none."""
-        alone = (reader.depth for reader in self.readers.values())
-        return max((*alone, *(group.depth for group in self.groups.values())), default=0)
+        ends: tuple[Reader | Group, ...] = (*self.readers.values(), *self.groups.values())
+        return max((end.depth for end in ends if end.policy == "fifo"), default=0)
 
     def find_group(self, name: str) -> Group | None:
         """The group of that name that may be joined."""

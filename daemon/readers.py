@@ -102,7 +102,7 @@ class Readers:
         if stream.state == "ended" or not stream.read_only:
             raise closed(stream)
         pins = stream.pins + wanted.max_pins
-        limits.check_room(stream.name, stream.spec, pins, max(stream.depth, wanted.depth))
+        limits.check_room(stream.name, stream.spec, pins, max(stream.depth, wanted.kept))
         if len(stream.readers) >= _core.MAX_READERS:
             raise LimitExceeded(
                 f"stream {stream.name!r} has {len(stream.readers)} readers, the most there can be",

@@ -143,7 +143,7 @@ class AttachReader(Message, tag="attach_reader"):
     policy: str = "latest"
     max_pins: int = 2
     depth: int = 0
-    """Of "fifo": newest frames kept for it."""
+    """Of "fifo": newest frames kept for it. Of "lossless": with so many unread the writer waits."""
     group: str = ""
     """Readers of one stream that give the same name share its frames."""
     follow: bool = False

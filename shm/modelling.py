@@ -55,7 +55,8 @@ class ModelClient(StreamClient):
             frames: Which frames the model gets: "latest" or "lossless", which holds the writer
                 back.
             policy: Which results this reader gets, as of `open_stream`; as `frames` if None.
-            depth: Of policy "fifo": newest results kept for this reader.
+            depth: Of policy "fifo": newest results kept for this reader; of "lossless": with so
+                many unread the model waits, 0: while there are slots.
             group: Readers of these results that name the same group share them.
             once: Only when Results.run_once asks, on the newest frame.
             timeout_s: How long the next result may take; None: as long as it takes.

@@ -85,9 +85,12 @@ def check_reading(policy: str, max_pins: int, depth: int, group: str) -> None:
     if policy == "fifo":
         hint = "It is how many of the newest frames are kept for a fifo reader."
         check_number("depth", depth, 1, _core.MAX_SLOTS, hint)
+    elif policy == "lossless":
+        hint = "With so many frames unread the writer waits; 0: it may use all slots."
+        check_number("depth", depth, 0, _core.MAX_SLOTS, hint)
     elif depth != 0:
         raise InvalidRequest(
-            f"depth is {shown(depth)} with policy {policy!r}; only fifo has one",
+            f"depth is {shown(depth)} with policy {policy!r}; only fifo and lossless have one",
             "Leave depth out, or say policy='fifo'.",
         )
     if not isinstance(group, str) or (group and not GROUP_NAME.fullmatch(group)):

@@ -118,7 +118,8 @@ class StreamClient:
                 that are no longer among the `depth` newest; "lossless" gets each, in order, and
                 holds the writer back.
             max_pins: Frames that may be held at once.
-            depth: Of "fifo": newest frames that the stream keeps for this reader.
+            depth: Of "fifo": newest frames that the stream keeps for this reader. Of "lossless":
+                with so many published and unread the writer waits; 0: it may use all slots.
             group: Readers of one stream that name the same group share its frames: each goes to
                 one of them, and to another if that one dies before it closes the frame.
             follow: Whether to wait for the next writer of this name when this one dies or closes

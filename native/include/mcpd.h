@@ -107,7 +107,8 @@ struct mcpd_admission {
     uint32_t member;   /* 0..MCPD_MAX_READERS - 1, its number in the group */
     uint32_t max_pins; /* 1..MCPD_MAX_PINS; of a group: 0 */
     uint32_t policy;   /* enum mcpd_policy; a member has its group's */
-    uint32_t depth;    /* fifo: 1.., newest frames kept for it; else 0 */
+    uint32_t depth;    /* fifo: 1.., newest frames kept for it; lossless: 1.., with so many unread
+                        * the writer waits, or 0: while the slots last; latest: 0 */
 };
 
 /* Which frames a reader passes over by itself, without looking at a pixel. A member may not thin. */

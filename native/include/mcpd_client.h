@@ -110,7 +110,8 @@ struct mcpd_stream_options {
 struct mcpd_reader_options {
     uint32_t policy;       /* enum mcpd_policy; 0: MCPD_LATEST */
     uint32_t max_pins;     /* frames it may hold at once; 0: 2 */
-    uint32_t depth;        /* of MCPD_FIFO: newest frames kept for it */
+    uint32_t depth;        /* of MCPD_FIFO: newest frames kept for it; of MCPD_LOSSLESS: with so
+                            * many unread the writer waits, 0: while the slots last */
     uint32_t reserved0;    /* zero */
     struct mcpd_thinning thinning; /* frames to pass over; not in a group */
     const char *group;     /* readers that give the same name share the frames; NULL: alone */

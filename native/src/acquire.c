@@ -51,6 +51,8 @@ static int ready(mcpd_writer *writer)
     if (writer->nheld >= writer->holds)
         return -EBUSY;
     mcpd_writer_reclaim(writer);
+    if (writer->ahead)
+        return -EAGAIN;
     if (writer->nfree == 0) {
         /* A pin that moved during the walk may have held up two slots; now it holds up one. */
         mcpd_writer_audit_groups(writer);

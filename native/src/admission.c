@@ -18,19 +18,20 @@ static struct mcpd_writer_reader *find_reader(mcpd_writer *writer, uint64_t id)
     return NULL;
 }
 
-static void deepen(uint64_t *depth, const struct mcpd_writer_owed *owed)
+static void deepen(uint64_t *retained, const struct mcpd_writer_owed *owed)
 {
-    if (owed->depth > *depth)
-        *depth = owed->depth;
+    uint32_t kept = mcpd_kept_depth(owed->policy, owed->depth);
+    if (kept > *retained)
+        *retained = kept;
 }
 
 /*
  * slots >= what is retained at most + every pin + the writer's holds + 1: so a free slot is always
  * found while nobody lossless is behind.
  */
-uint64_t mcpd_writer_needed(const mcpd_writer *writer, uint32_t depth, uint32_t max_pins)
+uint64_t mcpd_writer_needed(const mcpd_writer *writer, uint32_t kept, uint32_t max_pins)
 {
-    uint64_t retained = depth > writer->history ? depth : writer->history;
+    uint64_t retained = kept > writer->history ? kept : writer->history;
     uint64_t pins = max_pins;
     for (uint32_t i = 0; i < writer->nreaders; i++) {
         if (writer->readers[i].group != 0)
@@ -77,8 +78,9 @@ static int admit(mcpd_writer *writer, uint64_t id, const struct mcpd_admission *
     if (writer->nreaders == MCPD_MAX_READERS)
         return -EUSERS;
     mcpd_writer_settle_groups(writer);
-    uint32_t depth = admission->group == 0 ? admission->depth : 0;
-    uint64_t needed = mcpd_writer_needed(writer, depth, admission->max_pins);
+    uint32_t kept = mcpd_kept_depth(admission->policy, admission->depth);
+    uint64_t needed =
+        mcpd_writer_needed(writer, admission->group == 0 ? kept : 0, admission->max_pins);
     return needed > writer->geometry.nslots ? -ENOSPC : 0;
 }
 

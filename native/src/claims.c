@@ -242,6 +242,8 @@ int mcpd_member_take(mcpd_reader *reader, struct mcpd_meta *meta)
             return slot;
         if (slot >= 0) {
             advance(reader, seq + 1, 1);
+            if (mcpd_reader_bounds(reader))
+                mcpd_reader_made_room(reader);
             mcpd_store_relaxed(&reader->rctl->cursor, seq + 1);
             return deliver(reader, (uint32_t)slot, meta);
         }

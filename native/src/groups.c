@@ -28,7 +28,8 @@ static int admit(mcpd_writer *writer, const struct mcpd_admission *admission)
     if (writer->ngroups == MCPD_MAX_GROUPS)
         return -EUSERS;
     mcpd_writer_settle_groups(writer);
-    uint64_t needed = mcpd_writer_needed(writer, admission->depth, 0);
+    uint32_t kept = mcpd_kept_depth(admission->policy, admission->depth);
+    uint64_t needed = mcpd_writer_needed(writer, kept, 0);
     return needed > writer->geometry.nslots ? -ENOSPC : 0;
 }
 

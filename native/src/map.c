@@ -33,7 +33,9 @@ int mcpd_policy_check(uint32_t policy, uint32_t depth)
 {
     if (policy == MCPD_FIFO)
         return depth >= 1 && depth <= MCPD_MAX_SLOTS ? 0 : -EINVAL;
-    return (policy == MCPD_LATEST || policy == MCPD_LOSSLESS) && depth == 0 ? 0 : -EINVAL;
+    if (policy == MCPD_LOSSLESS)
+        return depth <= MCPD_MAX_SLOTS ? 0 : -EINVAL;
+    return policy == MCPD_LATEST && depth == 0 ? 0 : -EINVAL;
 }
 
 int mcpd_control_check(uint64_t magic_seen, uint64_t magic, uint32_t abi)

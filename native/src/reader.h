@@ -95,6 +95,12 @@ int mcpd_reader_take(mcpd_reader *reader, struct mcpd_meta *meta);
 uint64_t mcpd_within_depth(uint64_t wanted, uint64_t head, uint32_t depth, uint32_t every_n);
 /* The slot that the queue names for frame seq: -ESTALE if none, -EBADMSG if none that there can be. */
 int mcpd_reader_find(const mcpd_reader *reader, uint64_t seq);
+/* Whether the writer may be only so far ahead of it, so that coming to a frame makes room as well. */
+static inline int mcpd_reader_bounds(const mcpd_reader *reader)
+{
+    return reader->policy == MCPD_LOSSLESS && reader->depth != 0;
+}
+
 /* Signals a writer that waits for room, after a seq_cst store that made some. */
 void mcpd_reader_made_room(mcpd_reader *reader);
 

@@ -32,21 +32,34 @@ static uint64_t owed_from(struct mcpd_writer_owed *owed, uint64_t next)
     return owed->cursor > depth ? owed->cursor : depth;
 }
 
-/* Frames from this sequence number on are retained, whether pinned or not. */
+/* Whether as many frames are unread as the writer may be ahead; `owed` has just been looked at. */
+static int at_depth(const struct mcpd_writer_owed *owed, uint64_t next)
+{
+    return owed->policy == MCPD_LOSSLESS && owed->depth != 0 &&
+           next - owed->cursor >= owed->depth;
+}
+
+/* Frames from this sequence number on are retained, whether pinned or not. Notes `ahead` as well. */
 static uint64_t retained_from(mcpd_writer *writer)
 {
     uint64_t next = writer->head + 1;
     uint64_t from = newest_of(next, writer->history);
+    writer->ahead = 0;
     for (uint32_t i = 0; i < writer->nreaders; i++) {
         struct mcpd_writer_reader *reader = &writer->readers[i];
-        uint64_t owed = reader->released || reader->group != 0 ? next
-                                                               : owed_from(&reader->owed, next);
+        if (reader->released || reader->group != 0)
+            continue;
+        uint64_t owed = owed_from(&reader->owed, next);
         from = owed < from ? owed : from;
+        writer->ahead |= at_depth(&reader->owed, next);
     }
     for (uint32_t i = 0; i < writer->ngroups; i++) {
         struct mcpd_writer_group *group = &writer->groups[i];
-        uint64_t owed = group->left ? next : owed_from(&group->owed, next);
+        if (group->left)
+            continue;
+        uint64_t owed = owed_from(&group->owed, next);
         from = owed < from ? owed : from;
+        writer->ahead |= at_depth(&group->owed, next);
     }
     return from;
 }

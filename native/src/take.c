@@ -102,7 +102,7 @@ static int take_or_pass(mcpd_reader *reader, uint32_t slot, const struct mcpd_me
     int pin = mcpd_reader_deliver(reader, slot, meta, now_ns);
     int gave_up = mcpd_reader_want_next(reader, meta->seq, meta->publish_ns);
     mcpd_reader_store_wants(reader);
-    if (gave_up)
+    if (gave_up || mcpd_reader_bounds(reader))
         mcpd_reader_made_room(reader);
     return pin;
 }

@@ -28,7 +28,7 @@ struct mcpd_writer_owed {
     const _Atomic uint64_t *word; /* its cursor, which it says itself */
     uint64_t cursor;              /* the highest believable value of it seen so far */
     uint32_t policy;              /* enum mcpd_policy */
-    uint32_t depth;               /* of MCPD_FIFO */
+    uint32_t depth;               /* MCPD_FIFO: kept; MCPD_LOSSLESS: unread at most, 0: any */
 };
 
 struct mcpd_writer_reader {
@@ -78,6 +78,7 @@ struct mcpd_writer {
     uint32_t blocked;         /* threads that wait for room, and an event loop that does */
     int armed_blocked;        /* such an event loop */
     int64_t blocked_since_ns; /* when the first of them began */
+    int ahead; /* of a lossless reader or group by its depth, at the last reclaim */
     uint32_t oldest, newest; /* ends of the list of published slots */
     uint32_t nfree, *free;   /* a stack: the most recently freed on top */
     struct mcpd_writer_slot *slots;
@@ -108,8 +109,14 @@ void mcpd_writer_count_held(mcpd_writer *writer, int change);
 
 /* ---- admission.c ---- */
 
-/* Slots needed at least, with this much depth and this many pins more; see docs/protocol.md. */
-uint64_t mcpd_writer_needed(const mcpd_writer *writer, uint32_t depth, uint32_t max_pins);
+/* Newest frames that are kept for a reader or group whatever it does. */
+static inline uint32_t mcpd_kept_depth(uint32_t policy, uint32_t depth)
+{
+    return policy == MCPD_FIFO ? depth : 0;
+}
+
+/* Slots needed at least, with this much kept and this many pins more; see docs/protocol.md. */
+uint64_t mcpd_writer_needed(const mcpd_writer *writer, uint32_t kept, uint32_t max_pins);
 /* Whether a pin of a reader of its own holds this tag. */
 int mcpd_writer_pinned(const mcpd_writer *writer, uint64_t tag);
 /*

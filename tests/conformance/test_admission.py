@@ -37,6 +37,17 @@ def test_depths_share_their_slots_with_history_and_each_other(stream: Stream) ->
         stream.admit(LATEST, max_pins=1)
 
 
+def test_the_depth_of_a_lossless_reader_needs_no_slots(stream: Stream) -> None:
+    stream.open(nslots=5, history=1, holds=1)
+    stream.admit(LOSSLESS, depth=4096, max_pins=1)
+    group = stream.add_group(LOSSLESS, depth=9)
+    stream.admit(group=group, max_pins=1)
+    with pytest.raises(Refused, match="EINVAL"):
+        stream.add_group(LOSSLESS, depth=4097)
+    with pytest.raises(Refused, match="EINVAL"):
+        stream.add_group(LATEST, depth=1)
+
+
 def test_a_reader_that_is_removed_leaves_room(stream: Stream) -> None:
     stream.open(nslots=4)
     first = stream.admit(LATEST)
@@ -95,7 +106,7 @@ def test_no_more_readers_than_64(stream: Stream) -> None:
         ((0, 0, 1, 0, 0), "EINVAL"),
         ((0, 0, 1, 4, 0), "EINVAL"),
         ((0, 0, 1, LATEST, 1), "EINVAL"),
-        ((0, 0, 1, LOSSLESS, 1), "EINVAL"),
+        ((0, 0, 1, LOSSLESS, 4097), "EINVAL"),
         ((0, 0, 1, FIFO, 0), "EINVAL"),
         ((0, 0, 2, LATEST, 0), None),
         ((9, 0, 1, LOSSLESS, 0), "ENOENT"),

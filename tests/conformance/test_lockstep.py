@@ -203,7 +203,7 @@ class Run:
 
     def join(self, command: Command) -> object:
         policy = (LATEST, FIFO, LOSSLESS)[command.which % 3]
-        depth = 1 + command.value % 6 if policy == FIFO else 0
+        depth = {LATEST: 0, FIFO: 1 + command.value % 6, LOSSLESS: command.value % 8}[policy]
         if len(self.here) < 12:
             self.here.append(self.stream.reader(policy, depth=depth))
             return self.here[-1].start

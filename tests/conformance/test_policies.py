@@ -179,6 +179,37 @@ def test_readers_of_all_policies_are_owed_their_own(stream: Stream) -> None:
     assert latest.seqs() == [5]
 
 
+def test_a_lossless_reader_with_a_depth_holds_the_writer_so_far_ahead(stream: Stream) -> None:
+    stream.open(nslots=10, holds=2)
+    bounded = stream.reader(LOSSLESS, depth=3)
+    free = stream.reader(LOSSLESS)
+    early = stream.acquire()
+    stream.publish(3)
+    for _ in range(2):
+        with pytest.raises(Refused, match="EAGAIN"):
+            stream.acquire()
+    assert stream.publish_slot(early) == 4  # acquired before
+    assert bounded.next().seq == 1
+    with pytest.raises(Refused, match="EAGAIN"):
+        stream.acquire()
+    bounded.unpin(0)
+    assert bounded.seqs() == [2, 3, 4]
+    stream.publish(3)
+    assert free.seqs() == [1, 2, 3, 4, 5, 6, 7]
+    stream.release(bounded)
+    stream.publish(3)
+
+
+def test_the_writer_takes_two_slots_in_turn_for_a_depth_of_one(stream: Stream) -> None:
+    stream.open(nslots=8)
+    reader = stream.reader(LOSSLESS, depth=1, max_pins=1)
+    used = set()
+    for _ in range(6):
+        used.add(stream.slot_of(stream.publish()))
+        reader.unpin(reader.next().pin)
+    assert len(used) == 2
+
+
 # ---- the newest frames that still stand ----
 
 

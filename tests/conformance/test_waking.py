@@ -236,6 +236,30 @@ def test_frames_given_up_after_the_pinned_one_are_room_at_once(stream: Stream) -
     stream.publish(2)
 
 
+def test_a_pin_is_room_for_a_writer_that_is_ahead_by_the_depth(stream: Stream) -> None:
+    stream.open(nslots=8)
+    reader = stream.reader(LOSSLESS, depth=2, max_pins=3)
+    full(stream)
+    assert stream.control["head"] == 2
+    assert stream.program.number("arm_writer") == 0
+    reader.next()
+    assert stream.wake.count() == 1
+    stream.program.call("disarm_writer")
+    stream.publish()
+    with pytest.raises(Refused, match="EAGAIN"):
+        stream.publish()
+
+
+def test_a_claim_is_room_for_a_writer_that_is_ahead_of_the_group(stream: Stream) -> None:
+    stream.open(nslots=8)
+    member = stream.reader(group=stream.add_group(LOSSLESS, depth=1), max_pins=3)
+    full(stream)
+    assert stream.control["head"] == 1
+    assert stream.program.number("arm_writer") == 0
+    member.next()
+    assert stream.wake.count() == 1
+
+
 def test_finish_wakes_the_writer_and_give_back_does_not(stream: Stream) -> None:
     stream.open(nslots=6)
     group = stream.add_group(LOSSLESS)

@@ -233,7 +233,7 @@ def test_group_that_does_not_fit_leaves_nothing(bare_daemon: RunningDaemon) -> N
         ({"policy": "fifo"}, "depth is 0"),
         ({"policy": "fifo", "depth": -1}, "depth is -1"),
         ({"policy": "fifo", "depth": 1 << 40}, "depth is 1099511627776"),
-        ({"depth": 3}, "only fifo has one"),
+        ({"depth": 3}, "only fifo and lossless have one"),
         ({"max_pins": 0}, "max_pins is 0"),
         ({"group": "no spaces"}, "group name 'no spaces'"),
         ({"group": "x" * 100}, "group name"),

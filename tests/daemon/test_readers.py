@@ -27,6 +27,7 @@ from tests.support.numbered import (
 
 HOWS: list[dict[str, Any]] = [
     {"policy": "lossless"},
+    {"policy": "lossless", "depth": 40},
     {"policy": "latest"},
     {"policy": "fifo", "depth": 4},
     {"policy": "latest", "every_n": 3},

@@ -88,7 +88,7 @@ def test_what_cannot_be_admitted_is_refused() -> None:
             (errno.EEXIST, lambda: stream.writer.add_group(77, group.control_fd, 1)),
             (errno.EINVAL, lambda: stream.writer.add_group(0, group.control_fd, 1)),
             (errno.EINVAL, lambda: stream.writer.add_group(78, group.control_fd, 2, 0)),
-            (errno.EINVAL, lambda: stream.writer.add_group(78, group.control_fd, 3, 1)),
+            (errno.EINVAL, lambda: stream.writer.add_group(78, group.control_fd, 3, 4097)),
             (errno.ENOSPC, lambda: stream.writer.add_group(78, group.control_fd, 2, 12)),
             (errno.EBUSY, lambda: stream.writer.remove_group(77)),
             (errno.ENOENT, lambda: stream.writer.remove_group(78)),

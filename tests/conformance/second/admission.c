@@ -21,22 +21,28 @@ static struct peer *unused(struct peer *peers)
     return NULL;
 }
 
-/* Whether the slots are enough for who is here and for one more with these pins and this depth. */
-static bool room_for(struct second_writer *w, uint32_t max_pins, uint32_t depth)
+/* Newest frames that stay for who has these terms, read or not. */
+static uint32_t kept_for(const struct terms *terms)
 {
-    uint64_t newest = depth > w->history ? depth : w->history, pins = max_pins;
+    return terms->policy == POLICY_FIFO ? terms->depth : 0;
+}
+
+/* Whether the slots are enough for who is here and for one more with these pins, for whom so many stay. */
+static bool room_for(struct second_writer *w, uint32_t max_pins, uint32_t kept)
+{
+    uint64_t newest = kept > w->history ? kept : w->history, pins = max_pins;
     for (uint32_t k = 0; k < MAX_READERS; k++) {
         const struct peer *r = &w->readers[k], *g = &w->groups[k];
         if (r->used) {
             pins += r->terms.max_pins;
-            if (!r->terms.group && r->terms.depth > newest)
-                newest = r->terms.depth;
+            if (!r->terms.group && kept_for(&r->terms) > newest)
+                newest = kept_for(&r->terms);
         }
         if (g->used) {
             recount_claims(w, &w->groups[k]);
             pins += g->kept;
-            if (g->terms.depth > newest)
-                newest = g->terms.depth;
+            if (kept_for(&g->terms) > newest)
+                newest = kept_for(&g->terms);
         }
     }
     return w->g.nslots >= newest + pins + w->holds + 1;
@@ -46,8 +52,9 @@ static int check_policy(const struct terms *terms)
 {
     switch (terms->policy) {
     case POLICY_LATEST:
-    case POLICY_LOSSLESS:
         return terms->depth ? -EINVAL : 0;
+    case POLICY_LOSSLESS:
+        return terms->depth <= MAX_SLOTS ? 0 : -EINVAL;
     case POLICY_FIFO:
         return terms->depth >= 1 && terms->depth <= MAX_SLOTS ? 0 : -EINVAL;
     default:
@@ -69,7 +76,7 @@ int64_t second_writer_add_group(struct second_writer *w, int control, const stru
     struct peer *p = unused(w->groups);
     if (!p)
         return -EUSERS;
-    if (!room_for(w, 0, terms->depth))
+    if (!room_for(w, 0, kept_for(terms)))
         return -ENOSPC;
     struct mapping m;
     int rc = map(control, group_control_nbytes(w->g.nslots), false, &m);
@@ -120,7 +127,7 @@ int64_t second_writer_add_reader(struct second_writer *w, uint64_t id, int contr
     struct peer *p = unused(w->readers);
     if (!p)
         return -EUSERS;
-    if (!room_for(w, terms->max_pins, terms->group ? 0 : terms->depth))
+    if (!room_for(w, terms->max_pins, terms->group ? 0 : kept_for(terms)))
         return -ENOSPC;
     struct mapping m;
     int rc = map(control, reader_control_nbytes(terms->max_pins), false, &m);

@@ -112,6 +112,8 @@ static int claim(struct second_reader *r, int pin, uint64_t t)
     advance(r, t + 1, true, false);
     STORE_RELAXED(r->own->cursor, t + 1);
     STEP("claim 6");
+    if (r->terms.policy == POLICY_LOSSLESS && r->terms.depth)
+        wake_writer(r);
     return pin;
 }
 

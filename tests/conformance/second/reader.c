@@ -50,7 +50,7 @@ static bool terms_make_sense(const struct geometry *g, const struct terms *t, ui
         return false;
     if (t->policy < POLICY_LATEST || t->policy > POLICY_LOSSLESS)
         return false;
-    if ((t->policy == POLICY_FIFO) != (t->depth > 0))
+    if (t->policy == POLICY_FIFO ? t->depth == 0 : t->policy == POLICY_LATEST && t->depth > 0)
         return false;
     if (thin && thin->interval_ns < 0)
         return false;
@@ -207,7 +207,7 @@ static int try_next(struct second_reader *r)
         r->untold = r->thinning.every_n - 1;
         want(r, t + r->thinning.every_n);
         STEP("pin 6");
-        if (r->untold && r->terms.policy == POLICY_LOSSLESS)
+        if (r->terms.policy == POLICY_LOSSLESS && (r->untold || r->terms.depth))
             wake_writer(r);
         return pin;
     }

@@ -19,6 +19,22 @@ static bool owed(struct second_writer *w, const struct peer *p, uint64_t t)
     return p->terms.policy == POLICY_FIFO && t + p->terms.depth > w->head;
 }
 
+bool too_far_ahead(const struct second_writer *w)
+{
+    for (uint32_t k = 0; k < MAX_READERS; k++) {
+        const struct peer *both[2] = {&w->readers[k], &w->groups[k]};
+        for (uint32_t i = 0; i < 2; i++) {
+            const struct peer *p = both[i];
+            if (!p->used || p->released || p->left || (i == 0 && p->terms.group) ||
+                p->terms.policy != POLICY_LOSSLESS || !p->terms.depth)
+                continue;
+            if (w->head + 1 - p->cursor >= p->terms.depth)
+                return true;
+        }
+    }
+    return false;
+}
+
 static bool retained(struct second_writer *w, uint32_t slot, uint64_t t)
 {
     if (t + w->history > w->head || w->records[slot].held)

@@ -99,6 +99,8 @@ static int try_acquire(struct second_writer *w)
     if (w->held >= w->holds)
         return -EBUSY;
     reclaim_all(w);
+    if (too_far_ahead(w))
+        return -EAGAIN;
     if (!w->nfree && find_liars(w))
         reclaim_all(w);
     if (!w->nfree)
@@ -265,7 +267,7 @@ int second_writer_arm(struct second_writer *w)
     bool ready = LOAD(w->shared->ended) || w->held >= w->holds;
     if (!ready) {
         reclaim_all(w);
-        ready = w->nfree > 0;
+        ready = w->nfree > 0 && !too_far_ahead(w);
     }
     if (ready)
         second_writer_disarm(w);

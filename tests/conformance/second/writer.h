@@ -48,5 +48,7 @@ void recount_claims(struct second_writer *w, struct peer *group);
 bool find_liars(struct second_writer *w);
 /* Frees every published slot that nothing retains, oldest first. */
 void reclaim_all(struct second_writer *w);
+/* Whether a lossless reader or group has as many unread as its depth; after reclaim_all. */
+bool too_far_ahead(const struct second_writer *w);
 
 #endif
