@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "client.h"
+#include "steps.h"
 #include "stream.h"
 
 static const char *const policies[] = {
@@ -69,6 +70,7 @@ int mcpd_map_reader(struct mcpd_client *client, const struct mcpd_value *granted
         return mcpd_stream_unmake(client, stream, MCPD_UNDO_READER, granted, result);
     mcpd_client_use(client);
     mcpd_stream_list(stream);
+    MCPD_STEP("client.attach.listed");
     *out = stream;
     return 0;
 }
@@ -115,6 +117,7 @@ int mcpd_attach(mcpd_client *client, const char *name, const struct mcpd_reader_
         result = mcpd_request(client, &message, MCPD_REQUEST_NS, MCPD_UNDO_READER, &answer, error);
     if (result != 0)
         return result;
+    MCPD_STEP("client.attach.granted");
     result = mcpd_map_reader(client, &answer.result, &answer, thinning, out, error);
     mcpd_answer_clear(&answer);
     return result;

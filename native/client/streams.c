@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "client.h"
+#include "steps.h"
 #include "stream.h"
 
 /* ---- the session's list -------------------------------------------------------------------- */
@@ -166,8 +167,10 @@ static int tell_daemon(struct mcpd_stream *stream, struct mcpd_error *error)
         mcpd_pack_text(&message.pack, "generation");
         mcpd_pack_unsigned(&message.pack, stream->grant.geometry.generation);
     }
+    MCPD_STEP("client.close.unmapped");
     int result = mcpd_request(stream->client, &message, MCPD_REQUEST_NS, MCPD_UNDO_NOTHING,
                               &answer, error);
+    MCPD_STEP("client.close.told");
     if (result == 0)
         mcpd_answer_clear(&answer);
     return result == -ENOTCONN || result == -ENOENT ? 0 : result;

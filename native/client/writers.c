@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "client.h"
+#include "steps.h"
 #include "stream.h"
 
 static int map_writer(struct mcpd_client *client, const struct mcpd_stream_options *options,
@@ -95,12 +96,15 @@ int mcpd_create_stream(mcpd_client *client, const char *name,
     result = mcpd_request(client, &message, MCPD_REQUEST_NS, MCPD_UNDO_STREAM, &answer, error);
     if (result != 0)
         return result;
+    MCPD_STEP("client.create.granted");
     mcpd_stream *stream = NULL;
     result = map_writer(client, &whole, &answer, &stream, error);
     mcpd_answer_clear(&answer);
     if (result != 0)
         return result;
+    MCPD_STEP("client.create.mapped");
     result = seal(stream, error);
+    MCPD_STEP("client.create.sealed");
     if (result != 0) {
         mcpd_stream_close(stream);
         return result;

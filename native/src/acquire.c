@@ -2,6 +2,7 @@
  * The writer's free slots: taking one, or waiting until a lossless reader has made room.
  */
 #include "atomics.h"
+#include "steps.h"
 #include "writer.h"
 
 void mcpd_writer_count_held(mcpd_writer *writer, int change)
@@ -69,8 +70,10 @@ static int take(mcpd_writer *writer)
     uint32_t index = writer->free[--writer->nfree];
     struct mcpd_writer_slot *slot = &writer->slots[index];
     slot->state = MCPD_SLOT_WRITING;
+    MCPD_STEP("writer.acquire.chosen");
     /* Of no frame: that of one says that its reclaim is under way, and members wait for that. */
     mcpd_store_release(&writer->headers[index].state, MCPD_TAG(0, MCPD_SLOT_WRITING));
+    MCPD_STEP("writer.acquire.writing");
     mcpd_writer_count_held(writer, 1);
     return (int)index;
 }
@@ -95,14 +98,18 @@ static int wait_locked(mcpd_writer *writer, int64_t timeout_ns)
     int64_t deadline_ns = mcpd_deadline_ns(timeout_ns);
     int result, woken;
     begin_blocked(writer);
+    MCPD_STEP("writer.wait.blocked");
     do {
         mcpd_sleep_begin(&writer->sleep);
+        MCPD_STEP("writer.wait.asleep");
         result = take(writer);
         woken = 1;
         if (result == -EAGAIN) {
+            MCPD_STEP("writer.wait.rechecked");
             pthread_mutex_unlock(&writer->mutex);
             woken = mcpd_sleep_poll(writer->sleep.fd, deadline_ns);
             pthread_mutex_lock(&writer->mutex);
+            MCPD_STEP("writer.wait.woken");
         }
         mcpd_sleep_finish(&writer->sleep);
         if (result == -EAGAIN)
@@ -142,6 +149,7 @@ int mcpd_writer_arm(mcpd_writer *writer)
     if (result != 0)
         return result;
     mcpd_sleep_arm(&writer->sleep);
+    MCPD_STEP("writer.arm.asleep");
     if (ready(writer) == -EAGAIN) {
         set_armed_blocked(writer, 1);
         return mcpd_writer_leave(writer, 0);

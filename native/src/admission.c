@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "atomics.h"
+#include "steps.h"
 #include "writer.h"
 
 static struct mcpd_writer_reader *find_reader(mcpd_writer *writer, uint64_t id)
@@ -128,6 +129,7 @@ int64_t mcpd_writer_add_reader(mcpd_writer *writer, uint64_t reader_id, int cont
         close_parts(&entry);
         return mcpd_writer_leave(writer, result);
     }
+    MCPD_STEP("writer.admit.mapped");
     uint64_t start = writer->head + 1;
     if (entry.group != 0)
         mcpd_group_join(mcpd_writer_find_group(writer, entry.group), entry.max_pins);
@@ -137,6 +139,7 @@ int64_t mcpd_writer_add_reader(mcpd_writer *writer, uint64_t reader_id, int cont
                                                .policy = admission->policy,
                                                .depth = admission->depth};
     writer->readers[writer->nreaders++] = entry;
+    MCPD_STEP("writer.admit.admitted");
     pthread_mutex_unlock(&writer->mutex);
     return entry.group != 0 || admission->policy == MCPD_LATEST ? 0 : (int64_t)start;
 }
@@ -157,6 +160,7 @@ int mcpd_writer_release_reader(mcpd_writer *writer, uint64_t reader_id)
     if (reader == NULL)
         return mcpd_writer_leave(writer, -ENOENT);
     release(writer, reader);
+    MCPD_STEP("writer.leave.released");
     mcpd_sleep_pass_on(&writer->sleep);
     return mcpd_writer_leave(writer, 0);
 }
@@ -174,6 +178,7 @@ int mcpd_writer_remove_reader(mcpd_writer *writer, uint64_t reader_id)
         mcpd_group_leave(mcpd_writer_find_group(writer, reader->group), reader->max_pins);
     close_parts(reader);
     *reader = writer->readers[--writer->nreaders];
+    MCPD_STEP("writer.leave.removed");
     mcpd_sleep_pass_on(&writer->sleep);
     return mcpd_writer_leave(writer, 0);
 }

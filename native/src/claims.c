@@ -10,6 +10,7 @@
 
 #include "atomics.h"
 #include "reader.h"
+#include "steps.h"
 
 #define SETTLE_LOOKS 64     /* at a slot of which the writer is looking whether it is claimed */
 #define MAX_ADVANCES 100000 /* of the cursor by others while one member tries to */
@@ -101,18 +102,21 @@ static int claim(mcpd_reader *reader, uint64_t seq, uint64_t head, struct mcpd_m
         !mcpd_compare_exchange_seq_cst(word, &seen,
                                        MCPD_CLAIM(seq, reader->member, MCPD_CLAIM_TAKEN)))
         return -ESTALE;
+    MCPD_STEP("member.claim.taken");
     int result = mcpd_reader_confirm(reader, (uint32_t)slot, seq, meta), standing = 0;
     if (result == -ESTALE) {
         standing = stands(reader, (uint32_t)slot, seq);
         if (standing > 0)
             result = mcpd_reader_copy_meta(reader, (uint32_t)slot, seq, meta);
     }
+    MCPD_STEP("member.claim.checked");
     if (result == 0)
         return slot;
     if (standing < 0)
         mcpd_member_let_go(reader, seq, (uint32_t)slot, MCPD_CLAIM_RETURNED);
     else
         withdraw(reader, (uint32_t)slot, seq);
+    MCPD_STEP("member.claim.withdrawn");
     advance_past(reader, seq, standing < 0);
     return result == -ESTALE && standing == 0 && is_a_lie(reader, head) ? -EBADMSG : result;
 }
@@ -166,6 +170,7 @@ static int take_over(mcpd_reader *reader, uint32_t slot, uint64_t returned, stru
         return standing;
     if (!mcpd_compare_exchange_seq_cst(&reader->claims[slot], &returned, standing ? mine : done))
         return -ESTALE;
+    MCPD_STEP("member.take_over.taken");
     int result = standing ? mcpd_reader_copy_meta(reader, slot, seq, meta) : -ESTALE;
     if (result == 0)
         return 0;
@@ -242,6 +247,7 @@ int mcpd_member_take(mcpd_reader *reader, struct mcpd_meta *meta)
             return slot;
         if (slot >= 0) {
             advance(reader, seq + 1, 1);
+            MCPD_STEP("member.claim.advanced");
             if (mcpd_reader_bounds(reader))
                 mcpd_reader_made_room(reader);
             mcpd_store_relaxed(&reader->rctl->cursor, seq + 1);
@@ -263,11 +269,14 @@ void mcpd_member_let_go(mcpd_reader *reader, uint64_t seq, uint32_t slot, uint32
     if (!mcpd_compare_exchange_seq_cst(&reader->claims[slot], &mine,
                                        MCPD_CLAIM(seq, reader->member, state)))
         return; /* a member that lies has taken it */
+    MCPD_STEP("member.let_go.let_go");
     if (state == MCPD_CLAIM_RETURNED) {
         mcpd_add_relaxed(&gctl->returns, 1);
         (void)mcpd_add_seq_cst(&gctl->returned, 1);
+        MCPD_STEP("member.let_go.returned");
     } else {
         mcpd_add_relaxed(&gctl->finished, 1);
         mcpd_reader_made_room(reader);
+        MCPD_STEP("member.let_go.told");
     }
 }

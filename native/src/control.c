@@ -5,6 +5,7 @@
  */
 #include "atomics.h"
 #include "layout.h"
+#include "steps.h"
 #include "stream.h"
 
 void mcpd_wctl_format(struct mcpd_wctl *wctl, const struct mcpd_geometry *geometry)
@@ -59,9 +60,11 @@ uint32_t mcpd_gctl_sweep(struct mcpd_gctl *gctl, uint32_t nslots, uint32_t membe
         if (its || left)
             count += (uint32_t)mcpd_compare_exchange_seq_cst(
                 &claims[slot], &claim, MCPD_CLAIM(seq, MCPD_CLAIM_MEMBER(claim), state));
+        MCPD_STEP("daemon.sweep.looked");
     }
     mcpd_add_relaxed(others ? &gctl->returns : &gctl->finished, count);
     (void)mcpd_add_seq_cst(&gctl->returned, 1);
+    MCPD_STEP("daemon.sweep.told");
     return count;
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "atomics.h"
+#include "steps.h"
 #include "writer.h"
 
 struct mcpd_writer_group *mcpd_writer_find_group(mcpd_writer *writer, uint64_t id)
@@ -62,6 +63,7 @@ int64_t mcpd_writer_add_group(mcpd_writer *writer, int control_fd,
                                            .policy = admission->policy,
                                            .depth = admission->depth};
     writer->groups[writer->ngroups++] = entry;
+    MCPD_STEP("writer.group.admitted");
     pthread_mutex_unlock(&writer->mutex);
     return admission->policy == MCPD_LATEST ? 0 : start;
 }
@@ -78,6 +80,7 @@ int mcpd_writer_remove_group(mcpd_writer *writer, uint64_t id)
         return mcpd_writer_leave(writer, -EBUSY);
     mcpd_group_close(group);
     *group = writer->groups[--writer->ngroups];
+    MCPD_STEP("writer.group.removed");
     mcpd_sleep_pass_on(&writer->sleep);
     return mcpd_writer_leave(writer, 0);
 }

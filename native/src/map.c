@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "layout.h"
+#include "steps.h"
 #include "stream.h"
 
 #define MAX_SLOT_NBYTES (UINT64_C(1) << 40)
@@ -89,6 +90,7 @@ int mcpd_map_open(struct mcpd_map *map, int fd, size_t nbytes, int writable)
     }
     map->base = base;
     map->nbytes = nbytes;
+    MCPD_STEP("map.mapped");
     return 0;
 }
 
@@ -97,6 +99,7 @@ void mcpd_map_close(struct mcpd_map *map)
     if (map->base != NULL)
         munmap(map->base, map->nbytes);
     map->base = NULL;
+    MCPD_STEP("map.unmapped");
 }
 
 int mcpd_guard_open(const volatile uint32_t **guard)

@@ -4,6 +4,7 @@
  */
 #include "atomics.h"
 #include "reader.h"
+#include "steps.h"
 
 /*
  * The re-check pairs with the exchange and the scan in the writer's reclaim (retention.c). Once
@@ -114,14 +115,17 @@ void mcpd_reader_take_off(mcpd_reader *reader, uint32_t pin, uint32_t state)
     its->seq = 0;
     reader->free[reader->nfree++] = pin;
     count_pinned(reader, oldest_since(reader, its->since_ns));
+    MCPD_STEP("reader.unpin.counted");
     if (reader->gctl != NULL) {
         mcpd_member_let_go(reader, seq, its->slot, state);
     } else if (reader->writer_wake_fd >= 0) {
         mcpd_store_seq_cst(&reader->words[pin], 0);
+        MCPD_STEP("reader.unpin.stored");
         mcpd_reader_made_room(reader);
     } else {
         mcpd_store_release(&reader->words[pin], 0);
     }
+    MCPD_STEP("reader.unpin.told");
 }
 
 static int take_off(mcpd_reader *reader, uint32_t pin, uint32_t state)

@@ -11,6 +11,7 @@
 
 #include "atomics.h"
 #include "reader.h"
+#include "steps.h"
 
 /* The longest that a reader looks on for a frame before it sleeps; 0 in tests of sleeping. */
 #ifndef LOOK_ON_NS
@@ -27,9 +28,11 @@ static void let_all_go(mcpd_reader *reader)
             mcpd_reader_take_off(reader, pin, MCPD_CLAIM_RETURNED);
     for (uint32_t pin = 0; pin < reader->max_pins; pin++)
         mcpd_store_seq_cst(&reader->words[pin], 0);
+    MCPD_STEP("reader.close.unpinned");
     mcpd_store_relaxed(&reader->rctl->pinned, 0);
     mcpd_store_relaxed(&reader->rctl->pinned_since_ns, 0);
     mcpd_reader_made_room(reader);
+    MCPD_STEP("reader.close.told");
 }
 
 static void discard(mcpd_reader *reader)
@@ -41,6 +44,7 @@ static void discard(mcpd_reader *reader)
         mcpd_map_close(&reader->payload);
         mcpd_map_close(&reader->control);
         mcpd_map_close(&reader->group_control);
+        MCPD_STEP("reader.close.unmapped");
     }
     if (reader->sleep.fd >= 0)
         close(reader->sleep.fd);
@@ -133,6 +137,7 @@ static void begin(mcpd_reader *reader, uint64_t start_seq)
     else
         reader->wanted = start_seq != 0 ? start_seq : head > first ? head : first;
     mcpd_store_seq_cst(&reader->rctl->cursor, reader->wanted);
+    MCPD_STEP("reader.open.wanted");
 }
 
 int mcpd_reader_open(const struct mcpd_geometry *geometry, const struct mcpd_reader_fds *fds,
@@ -260,12 +265,14 @@ static int sleep_locked(mcpd_reader *reader, int64_t deadline_ns, struct mcpd_me
             mcpd_sleep_finish(&reader->sleep);
             break;
         }
+        MCPD_STEP("reader.wait.rechecked");
         int64_t until_ns = reader->more ? 0 : deadline_ns; /* does not sleep while there is more */
         pthread_mutex_unlock(&reader->mutex);
         woken = mcpd_sleep_poll(reader->sleep.fd, until_ns);
         pthread_mutex_lock(&reader->mutex);
         fetch_next(reader);
         mcpd_sleep_finish(&reader->sleep);
+        MCPD_STEP("reader.wait.woken");
         result = mcpd_reader_take(reader, meta);
         count_signal(reader, woken == 1, result);
         if (woken == 0 && until_ns != deadline_ns && mcpd_now_ns() < deadline_ns)

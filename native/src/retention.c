@@ -2,6 +2,7 @@
  * Which published slots the writer may take back, and the order in which it uses free ones.
  */
 #include "atomics.h"
+#include "steps.h"
 #include "writer.h"
 
 /* ---- what is retained whether pinned or not -------------------------------------------------- */
@@ -76,12 +77,17 @@ static int reclaim(mcpd_writer *writer, uint32_t index)
     struct mcpd_writer_slot *slot = &writer->slots[index];
     _Atomic uint64_t *state = &writer->headers[index].state;
     (void)mcpd_exchange_seq_cst(state, MCPD_TAG(slot->seq, MCPD_SLOT_WRITING));
+    MCPD_STEP("writer.reclaim.writing");
     if (mcpd_writer_pinned(writer, MCPD_TAG(slot->seq, index)) ||
         mcpd_writer_claimed(writer, slot->seq, index)) {
+        MCPD_STEP("writer.reclaim.pinned");
         mcpd_store_release(state, MCPD_TAG(slot->seq, MCPD_SLOT_PUBLISHED));
+        MCPD_STEP("writer.reclaim.put_back");
         return 0;
     }
+    MCPD_STEP("writer.reclaim.scanned");
     mcpd_store_release(state, MCPD_TAG(slot->seq, MCPD_SLOT_FREE));
+    MCPD_STEP("writer.reclaim.freed");
     return 1;
 }
 

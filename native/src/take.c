@@ -5,6 +5,7 @@
 
 #include "atomics.h"
 #include "reader.h"
+#include "steps.h"
 
 #define MAX_PASSED 4096 /* frames that one call passes over before it looks at the clock */
 
@@ -75,16 +76,20 @@ static int pin_frame(mcpd_reader *reader, uint64_t seq, struct mcpd_meta *meta)
         return slot;
     mcpd_fetch(&reader->headers[slot], 384); /* state, metadata, description without tensors */
     (void)mcpd_exchange_seq_cst(word, MCPD_TAG(seq, (uint32_t)slot));
+    MCPD_STEP("reader.pin.exchanged");
     int result = mcpd_reader_confirm(reader, (uint32_t)slot, seq, meta);
+    MCPD_STEP("reader.pin.checked");
     if (result == 0)
         return slot;
     mcpd_store_release(word, 0);
+    MCPD_STEP("reader.pin.withdrawn");
     return result;
 }
 
 static void pass_over(mcpd_reader *reader)
 {
     mcpd_store_release(&reader->words[mcpd_reader_top_pin(reader)], 0);
+    MCPD_STEP("reader.pass_over.unpinned");
     mcpd_reader_store_wants(reader);
     mcpd_reader_made_room(reader);
 }
@@ -100,8 +105,10 @@ static int take_or_pass(mcpd_reader *reader, uint32_t slot, const struct mcpd_me
         return -EAGAIN;
     }
     int pin = mcpd_reader_deliver(reader, slot, meta, now_ns);
+    MCPD_STEP("reader.take.delivered");
     int gave_up = mcpd_reader_want_next(reader, meta->seq, meta->publish_ns);
     mcpd_reader_store_wants(reader);
+    MCPD_STEP("reader.take.wanted");
     if (gave_up || mcpd_reader_bounds(reader))
         mcpd_reader_made_room(reader);
     return pin;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "atomics.h"
+#include "steps.h"
 #include "stream.h"
 
 #define NS_PER_S INT64_C(1000000000)
@@ -80,7 +81,9 @@ int mcpd_wake_seen(uint32_t seen, uint32_t *signalled, int fd)
     if ((seen & 1) == 0 || seen == *signalled)
         return 0;
     *signalled = seen;
+    MCPD_STEP("wake.decided");
     mcpd_wake_signal(fd);
+    MCPD_STEP("wake.signalled");
     return 1;
 }
 
@@ -101,7 +104,9 @@ void mcpd_sleep_begin(struct mcpd_sleep *sleep)
         if (sleep->stale)
             drain(sleep->fd);
         sleep->stale = 0;
+        MCPD_STEP("sleep.drained");
         advance(sleep, 1);
+        MCPD_STEP("sleep.asleep");
     }
     sleep->waiting++;
 }
@@ -135,6 +140,7 @@ void mcpd_sleep_finish(struct mcpd_sleep *sleep)
     } else {
         sleep->stale = 1;
         advance(sleep, 1);
+        MCPD_STEP("sleep.awake");
     }
 }
 
@@ -150,6 +156,7 @@ int mcpd_sleep_arm(struct mcpd_sleep *sleep)
     sleep->stale = 0;
     advance(sleep, asleep(sleep) ? 2 : 1);
     sleep->armed = 1;
+    MCPD_STEP("sleep.armed");
     return signalled;
 }
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "atomics.h"
+#include "steps.h"
 #include "writer.h"
 
 /* ---- opening and closing ------------------------------------------------------------------- */
@@ -161,16 +162,22 @@ int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot, struct mcpd_meta
     uint64_t seq = writer->head + 1;
     struct mcpd_slot_header *header = &writer->headers[slot];
     fetch_shared(writer, header, seq);
+    MCPD_STEP("writer.publish.filled");
     int64_t now_ns = mcpd_now_ns();
     meta->generation = writer->geometry.generation;
     meta->seq = seq;
     meta->publish_ns = now_ns;
     header->meta = *meta;
+    MCPD_STEP("writer.publish.described");
 
     mcpd_store_release(&header->state, MCPD_TAG(seq, MCPD_SLOT_PUBLISHED));
+    MCPD_STEP("writer.publish.published");
     mcpd_store_release(&writer->queue[seq & writer->queue_mask], MCPD_TAG(seq, slot));
+    MCPD_STEP("writer.publish.queued");
     mcpd_store_seq_cst(&writer->wctl->head, seq);
+    MCPD_STEP("writer.publish.head");
     mcpd_writer_wake_readers(writer, seq, now_ns);
+    MCPD_STEP("writer.publish.told");
 
     /* The rest is the writer's own and may come while the readers wake. */
     writer->head = seq;
@@ -183,6 +190,7 @@ int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot, struct mcpd_meta
     mcpd_count(&writer->wctl->published, 1);
     mcpd_count(&writer->wctl->nbytes, meta->nbytes);
     mcpd_store_relaxed(&writer->wctl->publish_ns, (uint64_t)now_ns);
+    MCPD_STEP("writer.publish.counted");
     pthread_mutex_unlock(&writer->mutex);
     return (int64_t)seq;
 }
@@ -198,6 +206,7 @@ int mcpd_writer_abandon(mcpd_writer *writer, uint32_t slot)
     writer->free[writer->nfree++] = slot;
     mcpd_store_release(&writer->headers[slot].state,
                        MCPD_TAG(writer->slots[slot].seq, MCPD_SLOT_FREE));
+    MCPD_STEP("writer.abandon.free");
     mcpd_writer_count_held(writer, -1);
     mcpd_count(&writer->wctl->abandoned, 1);
     mcpd_sleep_pass_on(&writer->sleep);
@@ -212,6 +221,7 @@ int mcpd_writer_release(mcpd_writer *writer, uint32_t slot)
     if (slot >= writer->geometry.nslots || !writer->slots[slot].held)
         return mcpd_writer_leave(writer, -EINVAL);
     writer->slots[slot].held = 0;
+    MCPD_STEP("writer.release.released");
     mcpd_writer_count_held(writer, -1);
     mcpd_sleep_pass_on(&writer->sleep);
     return mcpd_writer_leave(writer, 0);
@@ -225,7 +235,9 @@ int mcpd_writer_end(mcpd_writer *writer, enum mcpd_end reason)
     if (result != 0)
         return result;
     mcpd_wctl_end(writer->wctl, reason);
+    MCPD_STEP("writer.end.marked");
     mcpd_writer_wake_readers(writer, UINT64_MAX, INT64_MAX);
+    MCPD_STEP("writer.end.told");
     mcpd_sleep_pass_on(&writer->sleep);
     return mcpd_writer_leave(writer, 0);
 }
