@@ -13,6 +13,7 @@
 
 #define GEOMETRIES 4000
 #define SPECS 200000
+#define MOST_LINES 90 /* of a random spec */
 #define MOST_PIXELS 10000 /* of an output that garbage may ask for */
 
 static uint64_t state = UINT64_C(88172645463325252);
@@ -65,8 +66,8 @@ static struct mcpd_prepare_spec random_spec(void)
         .height = 1 + below(50),
         .matrix = 1 + below(2),
         .range = 1 + below(2),
-        .out_width = 1 + below(90),
-        .out_height = 1 + below(90),
+        .out_width = 1 + below(MOST_LINES),
+        .out_height = 1 + below(MOST_LINES),
         .layout = (enum mcpd_prepare_layout)below(2),
         .dtype = (enum mcpd_prepare_dtype)below(4),
         .channels = (enum mcpd_prepare_channels)below(3),
@@ -144,6 +145,42 @@ TEST(random_geometries_stay_inside_their_buffers)
         planned++;
     }
     CHECK(planned > GEOMETRIES / 2 && planned < GEOMETRIES);
+}
+
+/* Checks that rows of an axis, but for the first two, are asked for once each, two rows before. */
+static void check_ahead(const struct mcpd_prepare_rows *rows, uint32_t lines)
+{
+    uint32_t sampled[2 * MOST_LINES] = {0}, asked[2 * MOST_LINES], nsampled = 0, nasked = 0;
+
+    for (uint32_t i = 0; i < 2 * lines; i++) {
+        uint32_t row = i % 2 ? rows->lower[i / 2] : rows->upper[i / 2];
+        int before = 0;
+
+        for (uint32_t s = 0; s < nsampled; s++)
+            before |= sampled[s] == row;
+        if (!before)
+            sampled[nsampled++] = row;
+        if (rows->ahead[i] != row) {
+            CHECK(!before && nasked + 1 == nsampled);
+            asked[nasked++] = rows->ahead[i];
+        }
+    }
+    CHECK_EQUAL(nasked, nsampled > 2 ? nsampled - 2 : 0);
+    for (uint32_t i = 0; i < nasked; i++)
+        CHECK_EQUAL(asked[i], sampled[i + 2]);
+}
+
+TEST(rows_are_asked_for_once_and_two_rows_before)
+{
+    for (int i = 0; i < GEOMETRIES; i++) {
+        struct mcpd_prepare_spec spec = random_spec();
+        struct mcpd_prepare_plan *plan = plan_for(&spec);
+
+        for (uint32_t p = 0; plan && !plan->area && p < plan->nplanes; p++)
+            check_ahead(&plan->rows[plan->planes[p].axis], plan->lines);
+        if (plan)
+            mcpd_prepare_plan_free(plan);
+    }
 }
 
 TEST(images_are_the_same_to_the_bit_by_scalar_and_by_the_fastest)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define GROUP MCPD_PREPARE_GROUP
+#define MEMORY_LINE 64u
 
 INLINE_AVX2 __m128i two_windows(const uint8_t *row, const int32_t *at)
 {
@@ -28,6 +29,12 @@ INLINE_AVX2 __m128i two_last_windows(const uint8_t *row, const int32_t *at, int3
     }
     return _mm_set_epi64x((int64_t)window[1], (int64_t)window[0]);
 }
+
+/* The row that is sampled, and the bytes of another that the memory is asked for meanwhile. */
+struct rows {
+    const uint8_t *row;
+    const uint8_t *ahead;
+};
 
 /* A group's tables; most of one that repeats stays in registers. */
 struct group {
@@ -131,7 +138,7 @@ INLINE_AVX2 void sample_group(const struct avx2_windows *windows, enum avx2_kind
 
 /* Groups first..end - 1; `run`: their tables are those of the first. */
 INLINE_AVX2 void sample_groups(const struct avx2_windows *windows, enum avx2_kind kind, int single,
-                               uint32_t count, int run, const uint8_t *row, int32_t zero,
+                               uint32_t count, int run, struct rows rows, int32_t zero,
                                uint32_t first, uint32_t end, int16_t *const out[3])
 {
     const struct avx2_windows own = *windows;
@@ -140,6 +147,7 @@ INLINE_AVX2 void sample_groups(const struct avx2_windows *windows, enum avx2_kin
     int16_t *to[3] = {NULL, NULL, NULL};
     __m256i values[3];
 
+    rows.ahead += first * own.ask_nbytes;
     for (uint32_t w = 0; run && first < end && w < n; w++)
         at[w] = own.at[first * n + w];
     for (uint32_t k = 0; k < count; k++)
@@ -149,49 +157,54 @@ INLINE_AVX2 void sample_groups(const struct avx2_windows *windows, enum avx2_kin
         struct group group = {run ? at : own.at + of * n, own.weights + of * 32,
                               own.shuffles + of * own.of_group};
 
-        sample_group(&own, kind, single, count, group, row, zero, values);
+        /* A few at a time, so that work on this row and the wait for the other overlap. */
+        _mm_prefetch((const char *)rows.ahead, _MM_HINT_T0);
+        for (uint32_t i = MEMORY_LINE; kind >= PAIRED && i < own.ask_nbytes; i += MEMORY_LINE)
+            _mm_prefetch((const char *)rows.ahead + i, _MM_HINT_T0);
+        rows.ahead += own.ask_nbytes;
+        sample_group(&own, kind, single, count, group, rows.row, zero, values);
         for (uint32_t k = 0; k < count; k++)
             _mm256_storeu_si256((__m256i *)(void *)(to[k] + g * GROUP), values[k]);
-        row += run ? own.period : 0;
+        rows.row += run ? own.period : 0;
     }
 }
 
 /* A row by windows of one kind. */
 INLINE_AVX2 void sample_row(const struct avx2_windows *windows, enum avx2_kind kind, int single,
-                            uint32_t count, const uint8_t *row, int32_t zero, uint32_t groups,
+                            uint32_t count, struct rows rows, int32_t zero, uint32_t groups,
                             int16_t *const out[3])
 {
     uint32_t first = windows->run_first, end = windows->run_end;
 
-    sample_groups(windows, kind, single, count, 0, row, zero, 0, first, out);
-    sample_groups(windows, kind, single, count, 1, row, zero, first, end, out);
-    sample_groups(windows, kind, single, count, 0, row, zero, end, groups, out);
+    sample_groups(windows, kind, single, count, 0, rows, zero, 0, first, out);
+    sample_groups(windows, kind, single, count, 1, rows, zero, first, end, out);
+    sample_groups(windows, kind, single, count, 0, rows, zero, end, groups, out);
 }
 
 INLINE_AVX2 void sample_sparse(const struct avx2_windows *windows, int single, uint32_t count,
-                               const uint8_t *row, int32_t zero, uint32_t groups,
+                               struct rows rows, int32_t zero, uint32_t groups,
                                int16_t *const out[3])
 {
     uint32_t first = windows->free_first, end = windows->free_end;
 
-    sample_groups(windows, SPARSE_NEAR_END, single, count, 0, row, zero, 0, first, out);
-    sample_groups(windows, SPARSE, single, count, 0, row, zero, first, end, out);
-    sample_groups(windows, SPARSE_NEAR_END, single, count, 0, row, zero, end, groups, out);
+    sample_groups(windows, SPARSE_NEAR_END, single, count, 0, rows, zero, 0, first, out);
+    sample_groups(windows, SPARSE, single, count, 0, rows, zero, first, end, out);
+    sample_groups(windows, SPARSE_NEAR_END, single, count, 0, rows, zero, end, groups, out);
 }
 
 /* One for each number of components, so that it is known to the compiler. */
 #define SAMPLE(name, count, single, special)                                                       \
-    AVX2 static void name(const struct avx2_windows *windows, const uint8_t *row, int32_t zero,    \
+    AVX2 static void name(const struct avx2_windows *windows, struct rows rows, int32_t zero,      \
                           uint32_t groups, int16_t *const out[3])                                  \
     {                                                                                              \
         if (windows->kind == SPARSE)                                                               \
-            sample_sparse(windows, single, count, row, zero, groups, out);                         \
+            sample_sparse(windows, single, count, rows, zero, groups, out);                        \
         else if (windows->kind == PAIRED)                                                          \
-            sample_row(windows, PAIRED, single, count, row, zero, groups, out);                    \
+            sample_row(windows, PAIRED, single, count, rows, zero, groups, out);                   \
         else if (windows->kind == DENSE)                                                           \
-            sample_row(windows, DENSE, single, count, row, zero, groups, out);                     \
+            sample_row(windows, DENSE, single, count, rows, zero, groups, out);                    \
         else                                                                                       \
-            sample_row(windows, special, single, count, row, zero, groups, out);                   \
+            sample_row(windows, special, single, count, rows, zero, groups, out);                  \
     }
 
 SAMPLE(sample_one, 1, 0, EIGHT)
@@ -202,17 +215,18 @@ SAMPLE(sample_two_single, 2, 1, DENSE)
 SAMPLE(sample_three_single, 3, 1, DENSE)
 
 static void sample(const struct mcpd_prepare_plan *plan, uint32_t index, const uint8_t *row,
-                   int16_t *const out[3])
+                   const uint8_t *ahead, int16_t *const out[3])
 {
-    static void (*const loops[2][3])(const struct avx2_windows *, const uint8_t *, int32_t,
-                                     uint32_t, int16_t *const *) = {
+    static void (*const loops[2][3])(const struct avx2_windows *, struct rows, int32_t, uint32_t,
+                                     int16_t *const *) = {
         {sample_one, sample_two, sample_three},
         {sample_one_single, sample_two_single, sample_three_single}};
     const struct avx2_tables *tables = plan->tables;
     const struct avx2_windows *windows = &tables->sets[index];
     const struct mcpd_prepare_set *set = &plan->sets[index];
+    struct rows rows = {row, ahead + windows->ask_from};
 
-    loops[windows->single][set->count - 1](windows, row, set->zero, tables->groups, out);
+    loops[windows->single][set->count - 1](windows, rows, set->zero, tables->groups, out);
 }
 
 /* ---- area ---------------------------------------------------------------------------------- */

@@ -36,7 +36,11 @@
  * scalar.c. The compiler may not use AVX2 in a file at large: the processor may not have it.
  */
 #define AVX2 __attribute__((target("avx2,f16c")))
+#ifdef MCPD_PREPARE_OUTLINE /* for sanitizers, whose checks of every copy take long to compile */
+#define INLINE_AVX2 static __attribute__((noinline, unused, target("avx2,f16c")))
+#else
 #define INLINE_AVX2 static inline __attribute__((always_inline, target("avx2,f16c")))
+#endif
 
 INLINE_AVX2 __m256i load32(const void *from)
 {
@@ -77,6 +81,8 @@ struct avx2_windows {
     uint8_t *shuffles;   /* eight [group][32], joint [group][2][32], dense [group][component][2][32],
                             paired [group][component][2][2][32], sparse [component][2][2][32] */
     size_t of_group;     /* bytes of a group's shuffles */
+    uint32_t ask_from;   /* bytes of a row to ask for: each group's share of those in use */
+    uint32_t ask_nbytes;
 };
 
 struct avx2_tables {

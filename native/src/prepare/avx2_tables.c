@@ -243,6 +243,8 @@ int mcpd_prepare_avx2_open(struct mcpd_prepare_plan *plan)
         const struct mcpd_prepare_columns *columns = &plan->columns[plan->sets[s].axis];
 
         find_bytes(plan, s, to);
+        to->ask_from = plan->planes[plan->sets[s].plane].first;
+        to->ask_nbytes = plan->planes[plan->sets[s].plane].nbytes / groups;
         to->single = is_single(columns, groups);
         to->at = (int32_t *)(void *)at;
         to->weights = (int16_t *)(void *)(at + of_windows);

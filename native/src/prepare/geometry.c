@@ -8,6 +8,9 @@
 
 #define WEIGHT_ONE 32768.0
 
+/* So many samplings before its own a row is asked for: where lines blend two rows, one line. */
+#define ROWS_AHEAD 2
+
 uint32_t mcpd_prepare_subsampled(uint32_t n, uint32_t shift)
 {
     return (n + (1u << shift) - 1) >> shift;
@@ -222,6 +225,25 @@ int mcpd_prepare_fill_columns(const struct mcpd_prepare_spec *s,
     return 0;
 }
 
+/* For each row that is sampled, the one sampled ROWS_AHEAD later. A line keeps what the last had. */
+static void fill_ahead(struct mcpd_prepare_rows *rows, uint32_t n)
+{
+    size_t waiting[ROWS_AHEAD], count = 0; /* entries of the last rows */
+
+    for (size_t i = 0; i < 2 * (size_t)n; i++) {
+        size_t y = i / 2;
+        uint32_t row = i % 2 ? rows->lower[y] : rows->upper[y];
+
+        rows->ahead[i] = row;
+        if ((i % 2 && row == rows->upper[y]) ||
+            (y > 0 && (row == rows->upper[y - 1] || row == rows->lower[y - 1])))
+            continue;
+        if (count >= ROWS_AHEAD)
+            rows->ahead[waiting[count % ROWS_AHEAD]] = row;
+        waiting[count++ % ROWS_AHEAD] = i;
+    }
+}
+
 int mcpd_prepare_fill_rows(const struct mcpd_prepare_spec *s,
                            const struct mcpd_prepare_format *format,
                            const struct mcpd_prepare_span *span, struct mcpd_prepare_plan *plan,
@@ -236,10 +258,12 @@ int mcpd_prepare_fill_rows(const struct mcpd_prepare_spec *s,
     rows->upper = malloc(n * sizeof(*rows->upper));
     rows->lower = malloc(n * sizeof(*rows->lower));
     rows->weight = calloc(n, sizeof(*rows->weight));
+    rows->ahead = malloc(2 * (size_t)n * sizeof(*rows->ahead));
     rows->ntaps = plan->area ? area_taps(&axis) : 0;
     if (rows->ntaps)
         rows->share = malloc((size_t)n * rows->ntaps * sizeof(*rows->share));
-    if (!rows->upper || !rows->lower || !rows->weight || (rows->ntaps && !rows->share))
+    if (!rows->upper || !rows->lower || !rows->weight || !rows->ahead ||
+        (rows->ntaps && !rows->share))
         return -ENOMEM;
     for (uint32_t i = 0; i < n; i++) {
         double weight;
@@ -258,5 +282,7 @@ int mcpd_prepare_fill_rows(const struct mcpd_prepare_spec *s,
         rows->weight[i] = (int16_t)fmin(round(weight * WEIGHT_ONE), WEIGHT_ONE - 1.0);
         rows->lower[i] = rows->upper[i] + (several && rows->weight[i] != 0);
     }
+    if (!plan->area)
+        fill_ahead(rows, n);
     return 0;
 }

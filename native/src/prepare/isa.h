@@ -26,9 +26,12 @@ struct mcpd_prepare_isa {
     /* Makes plan->tables, if it has any. 0, -ENOMEM, or -ENOTSUP for a plan that it cannot run. */
     int (*open)(struct mcpd_prepare_plan *plan);
 
-    /* Bilinear: a source row at every position of a line, each of the set's components. */
+    /*
+     * Bilinear: a source row at every position of a line, each of the set's components. `ahead` is a
+     * row that will be sampled soon, which the memory may be asked for meanwhile; or `row` again.
+     */
     void (*sample)(const struct mcpd_prepare_plan *plan, uint32_t set, const uint8_t *row,
-                   int16_t *const out[3]);
+                   const uint8_t *ahead, int16_t *const out[3]);
 
     /* Area: likewise the rows of line `y`, the first of the plane at `plane`; `sums` has plane->nbytes. */
     void (*average)(const struct mcpd_prepare_plan *plan, uint32_t set, const uint8_t *plane,

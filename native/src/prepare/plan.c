@@ -351,6 +351,7 @@ void mcpd_prepare_plan_free(struct mcpd_prepare_plan *plan)
         free(plan->rows[axis].upper);
         free(plan->rows[axis].lower);
         free(plan->rows[axis].weight);
+        free(plan->rows[axis].ahead);
         free(plan->rows[axis].share);
     }
     free(plan->tables);

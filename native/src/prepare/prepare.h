@@ -103,6 +103,7 @@ struct mcpd_prepare_rows {
     uint32_t *upper; /* bilinear: the two rows; the same one where the weight is 0. area: the first */
     uint32_t *lower;
     int16_t *weight; /* of the lower row, in 1/32768 */
+    uint32_t *ahead; /* bilinear: [y][upper, lower]: the row to ask for when it is sampled; or itself */
     float *share;    /* area: of row upper + t at line y: share[y * ntaps + t] */
     uint32_t ntaps;
 };

@@ -8,6 +8,7 @@
 
 #define MEMORY_LINE 64u
 #define NO_ROW UINT32_MAX
+#define MOST_COPIED 4096u /* bytes of padding at a time, which stay in the first cache */
 
 struct mcpd_prepare_buffers {
     int16_t *sampled[3][2]; /* of each component two rows */
@@ -65,27 +66,19 @@ void mcpd_prepare_buffers_close(struct mcpd_prepare_plan *plan,
 
 /* ---- padding ------------------------------------------------------------------------------- */
 
-#define REPEAT(type)                                                                               \
-    do {                                                                                           \
-        type values[3], *out = (void *)to;                                                         \
-        for (uint32_t c = 0; c < count; c++)                                                       \
-            memcpy(&values[c], plan->padding[first + c], sizeof(type));                            \
-        for (size_t i = 0; i < pixels; i++) {                                                      \
-            for (uint32_t c = 0; c < count; c++)                                                   \
-                *out++ = values[c];                                                                \
-        }                                                                                          \
-    } while (0)
-
-/* Pixels of padding: of one channel, or of `count` by turns. */
+/* Pixels of padding: of one channel, or of `count` by turns. The first are copied to the others. */
 static void repeat(const struct mcpd_prepare_plan *plan, uint32_t first, uint32_t count,
                    size_t pixels, unsigned char *to)
 {
-    if (plan->value_nbytes == 4)
-        REPEAT(uint32_t);
-    else if (plan->value_nbytes == 2)
-        REPEAT(uint16_t);
-    else
-        REPEAT(uint8_t);
+    size_t pixel = count * plan->value_nbytes, nbytes = pixels * pixel, part = pixel;
+
+    for (uint32_t c = 0; c < count && pixels > 0; c++)
+        memcpy(to + c * plan->value_nbytes, plan->padding[first + c], plan->value_nbytes);
+    for (size_t done = pixel; done < nbytes; done += part) {
+        part = done <= MOST_COPIED ? done : part;
+        part = nbytes - done < part ? nbytes - done : part;
+        memcpy(to + done, to, part);
+    }
 }
 
 /* Rows first..end - 1 of a picture of `count` channels by turns, all padding. */
@@ -94,15 +87,7 @@ static void pad_rows(const struct mcpd_prepare_plan *plan, uint32_t channel, uin
 {
     size_t row = plan->out_width * count * plan->value_nbytes;
 
-    if (count == 1) {
-        repeat(plan, channel, 1, (size_t)(end - first) * plan->out_width, picture + first * row);
-        return;
-    }
-    /* Values by turns are slow to make: a row is copied. */
-    if (first < end)
-        repeat(plan, channel, count, plan->out_width, picture + first * row);
-    for (uint32_t y = first + 1; y < end; y++)
-        memcpy(picture + y * row, picture + first * row, row);
+    repeat(plan, channel, count, (size_t)(end - first) * plan->out_width, picture + first * row);
 }
 
 /* Padding of a picture of `count` channels by turns, the first of which is `channel`. */
@@ -136,7 +121,7 @@ void mcpd_prepare_run_padding(const struct mcpd_prepare_plan *plan, unsigned cha
 
 /* ---- lines --------------------------------------------------------------------------------- */
 
-/* Asks for the rows of a line: rows that count lie apart, and no stream of lines leads on. */
+/* Asks for the rows that an area's line sums: they are many, and not all in one stream. */
 static void ask_for(const struct mcpd_prepare_plan *plan, const uint8_t *source, uint32_t y)
 {
     for (uint32_t p = 0; p < plan->nplanes; p++) {
@@ -153,12 +138,15 @@ static void ask_for(const struct mcpd_prepare_plan *plan, const uint8_t *source,
     }
 }
 
-/* The buffer in which a source row of a set is sampled; `keep` is a row that is not given up. */
+/* The buffer in which a row of line `y` is sampled, the upper or the lower; not over the other. */
 static uint32_t sampled(const struct mcpd_prepare_plan *plan, struct mcpd_prepare_buffers *buffers,
-                        const uint8_t *source, uint32_t index, uint32_t row, uint32_t keep)
+                        const uint8_t *source, uint32_t index, uint32_t y, int is_lower)
 {
     const struct mcpd_prepare_set *set = &plan->sets[index];
     const struct mcpd_prepare_plane *plane = &plan->planes[set->plane];
+    const struct mcpd_prepare_rows *rows = &plan->rows[set->axis];
+    uint32_t row = is_lower ? rows->lower[y] : rows->upper[y];
+    uint32_t keep = is_lower ? rows->upper[y] : rows->lower[y];
     uint32_t *held = buffers->held[index], at;
     int16_t *out[3];
 
@@ -169,7 +157,9 @@ static uint32_t sampled(const struct mcpd_prepare_plan *plan, struct mcpd_prepar
     at = held[0] == keep;
     for (uint32_t k = 0; k < set->count; k++)
         out[k] = buffers->sampled[set->component[k]][at];
-    plan->isa->sample(plan, index, source + plane->offset + row * plane->stride, out);
+    source += plane->offset;
+    plan->isa->sample(plan, index, source + row * plane->stride,
+                      source + rows->ahead[2 * y + (uint32_t)is_lower] * plane->stride, out);
     held[at] = row;
     return at;
 }
@@ -190,8 +180,8 @@ static void make_line(const struct mcpd_prepare_plan *plan, struct mcpd_prepare_
             plan->isa->average(plan, s, source + plan->planes[set->plane].offset, y,
                                buffers->sums, out);
         } else {
-            upper = sampled(plan, buffers, source, s, rows->upper[y], rows->lower[y]);
-            lower = sampled(plan, buffers, source, s, rows->lower[y], rows->upper[y]);
+            upper = sampled(plan, buffers, source, s, y, 0);
+            lower = sampled(plan, buffers, source, s, y, 1);
         }
         for (uint32_t k = 0; k < set->count; k++) {
             line->upper[set->component[k]] = buffers->sampled[set->component[k]][upper];
@@ -259,7 +249,7 @@ void mcpd_prepare_run_lines(const struct mcpd_prepare_plan *plan,
         size_t pixel = (size_t)(plan->top + y) * plan->out_width + plan->left;
         unsigned char *to[3];
 
-        if (y + 1 < end)
+        if (plan->area && y + 1 < end)
             ask_for(plan, source, y + 1);
         make_line(plan, buffers, source, y, &line);
         for (uint32_t c = 0; c < plan->nchannels; c++) {

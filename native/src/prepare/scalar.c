@@ -7,13 +7,14 @@
 /* ---- sampling ------------------------------------------------------------------------------ */
 
 static void sample(const struct mcpd_prepare_plan *plan, uint32_t index, const uint8_t *row,
-                   int16_t *const out[3])
+                   const uint8_t *ahead, int16_t *const out[3])
 {
     const struct mcpd_prepare_set *set = &plan->sets[index];
     const struct mcpd_prepare_columns *columns = &plan->columns[set->axis];
     const int32_t *restrict at = columns->left;
     const int16_t *restrict weight = columns->weight;
 
+    (void)ahead; /* the loop is slower than the memory */
     for (uint32_t k = 0; k < set->count; k++) {
         const uint8_t *restrict left = row + set->base[k], *restrict right = left + columns->step;
         int16_t *restrict to = out[k];
