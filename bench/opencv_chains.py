@@ -69,6 +69,7 @@ class _Chains:
         self._out = out[:, TOP : TOP + SHOWN]
         self._all = out
         self._small = np.empty((SHOWN * 3 // 2, SIZE), np.uint8)
+        self._large = np.empty((HEIGHT, WIDTH, 3), np.uint8)
         self._rgb = np.empty((SHOWN, SIZE, 3), np.uint8)
         self._canvas = np.full((SIZE, SIZE, 3), int(PAD), np.uint8)
         self._channels = [np.empty((SHOWN, SIZE), np.uint8) for _ in range(3)]
@@ -84,7 +85,7 @@ class _Chains:
             rgb = frame.reshape(HEIGHT, WIDTH, 3)
         else:
             yuv = frame.reshape(HEIGHT * 3 // 2, WIDTH)
-            rgb = self._cv2.cvtColor(yuv, self._codes[self._format])
+            rgb = self._cv2.cvtColor(yuv, self._codes[self._format], dst=self._large)
         self._cv2.resize(rgb, (SIZE, SHOWN), dst=self._rgb)
         self._normalise()
 

@@ -2,7 +2,8 @@
 
 Every way runs once a round and rounds follow each other, so that what the machine does besides is
 spread over all ways; ratios are medians over the rounds of the round's ratio. All ways write to one
-tensor, frames come from a ring of four, as they do from slots.
+tensor. Frames come from a ring of four, as they do from slots, and each call takes the next: no way
+finds in a cache what the one before it has just read.
 
 Chains of OpenCV calls are those of bench/opencv_chains.py; the best is the one with the least
 median. In cases "padding kept" the tensor was filled before and neither side writes its padding
@@ -20,6 +21,7 @@ opencv-python-headless is not a dependency: where it is not installed, its colum
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import time
@@ -233,13 +235,15 @@ def measure(rounds: int) -> tuple[dict[Case, dict[str, list[float]]], list[float
     taken: dict[Case, dict[str, list[float]]] = {}
     source, target = np.ones((2, COPY_NBYTES), np.uint8)
     copies: list[float] = []
+    turns = itertools.count()
     for case in CASES:
         ways = ways_of(case, frames[case.format])
         for way in ways.values():
             way(0)
-        for index in range(rounds):
+        for _ in range(rounds):
             for name, way in ways.items():
-                spent = _timed(lambda way=way, index=index: way(index % _FRAMES))  # type: ignore[misc]
+                index = next(turns) % _FRAMES
+                spent = _timed(lambda way=way, index=index: way(index))  # type: ignore[misc]
                 taken.setdefault(case, {}).setdefault(name, []).append(spent)
         copies += [_timed(lambda: np.copyto(target, source)) for _ in range(2)]
     return taken, copies
