@@ -34,6 +34,7 @@ from mcpd.shm.formats import (
     plane_shapes,
     whole_bytes,
 )
+from mcpd.shm.views import plane_viewer
 
 MAX_TENSORS = 16
 MAX_DIMENSIONS = 8
@@ -129,6 +130,7 @@ class Description:
         range: "limited", "full" or "" if not known.
         rotation: Degrees clockwise that show it upright.
         tensors: Of a bundle, in order; `tensor(name)` gives one.
+        view_planes: Makes numpy views of the planes in a slot's buffer.
     """
 
     kind: int
@@ -140,6 +142,8 @@ class Description:
     range: str = ""
     planes: tuple[Plane, ...] = ()
     tensors: tuple[Tensor, ...] = ()
+
+    view_planes = cached_property(plane_viewer)
 
     @cached_property
     def extent(self) -> int:
@@ -392,9 +396,4 @@ def _check_name(name: str) -> None:
 
 
 def _c_strides(shape: tuple[int, ...], item_nbytes: int) -> tuple[int, ...]:
-    strides = []
-    step = item_nbytes
-    for length in reversed(shape):
-        strides.append(step)
-        step *= length
-    return tuple(reversed(strides))
+    return tuple(math.prod(shape[axis + 1 :]) * item_nbytes for axis in range(len(shape)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from mcpd.native import _core
 from mcpd.shm.bundle import KIND_ENCODED, Description, parse_description
 from mcpd.shm.errors import InvalidRequest, ProtocolError
-from mcpd.shm.views import plane_views, tensor_views
+from mcpd.shm.views import tensor_views
 
 if TYPE_CHECKING:
     from mcpd.shm.messages import StreamGrant
@@ -108,7 +108,7 @@ class Frame(_core.Frame):
     def planes(self) -> Planes:
         """The image's planes as read-only uint8 arrays; shapes as for Slot.planes."""
         if self._planes is None:
-            self._planes = plane_views(self._open_buffer(), self.description)
+            self._planes = self.description.view_planes(self._open_buffer())
         return self._planes
 
     def upright(self) -> Planes:

@@ -10,7 +10,7 @@ from mcpd.shm.bundle import Description, TensorSpec, describe_tensors
 from mcpd.shm.errors import InvalidRequest, LimitExceeded, shown
 from mcpd.shm.frame import FLAG_QUANTISED, Frame
 from mcpd.shm.stream_end import raise_ended
-from mcpd.shm.views import plane_views, tensor_views
+from mcpd.shm.views import tensor_views
 from mcpd.shm.writing import check_picture, retrieve, write_encoded, write_image
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class Slot(_core.Slot):
         and encoded payloads.
         """
         if self._planes is None:
-            self._planes = plane_views(self._owned(), self._description)
+            described = self._description
+            self._planes = described.view_planes(self._owned()) if described is not None else ()
         return self._planes
 
     @property
