@@ -14,6 +14,7 @@ INTRODUCTION = """\
 # Commands
 
 Made by `python -m mcpd.cli.reference > docs/cli.md` from the commands' own help.
+Over 400 lines: one page for all of them.
 
 | exit status | means |
 | --- | --- |

@@ -14,7 +14,8 @@ from mcpd.cli.render import format_bytes, format_duration, format_size, print_ta
 Row = dict[str, Any]
 
 POLICIES = ("latest", "fifo", "lossless")
-TABLES = ("models", "streams", "readers", "workers", "sessions")
+TABLES = ("models", "streams", "readers", "workers", "sessions", "limits")
+THINGS = ("memory", "streams", "readers", "fds", "sessions", "requests")
 
 
 @click.command()
@@ -25,8 +26,9 @@ def command(invocation: Invocation) -> None:
 
     Of each stream: the age of its newest frame; how many readers it has of each policy, how many
     frames behind the slowest is, what they missed (fifo drops, latest skips), how many frames they
-    hold; how long its writer waits by now, and for whom. With --json everything the daemon tells:
-    {daemon, models, streams, readers, workers, sessions}.
+    hold; how long its writer waits by now, and for whom. Of all together and of each user: what
+    they use of what they may (`mcpd start --help` lists the limits). With --json everything the
+    daemon tells: {daemon, models, streams, readers, workers, sessions, limits}.
 
     \b
     Example:
@@ -51,6 +53,7 @@ def command(invocation: Invocation) -> None:
     _print_streams(document["streams"])
     _print_readers(document["streams"], document["readers"])
     _print_workers(document["workers"])
+    _print_limits(document["limits"])
 
 
 def print_models(models: list[Row]) -> None:
@@ -175,6 +178,28 @@ def _print_workers(workers: list[Row]) -> None:
             for worker in workers
         ],
     )
+
+
+def _print_limits(rows: list[Row]) -> None:
+    print_table(
+        "limits",
+        ("whose", *(f">{thing}" for thing in THINGS)),
+        [
+            (
+                "all" if row["scope"] == "all" else f"user {row['id']}",
+                *(
+                    _of_allowed(thing, row["used"][thing], row["allowed"][thing])
+                    for thing in THINGS
+                ),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _of_allowed(thing: str, used: int, allowed: int) -> str:
+    texts = [format_bytes(n) if thing == "memory" else str(n) for n in (used, allowed)]
+    return "/".join(texts) if allowed else texts[0]
 
 
 def _per_frame(worker: Row) -> str:

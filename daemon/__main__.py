@@ -10,7 +10,6 @@ import asyncio
 import faulthandler
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from collections.abc import Sequence
 from mcpd.daemon.config import Settings, parse, report
 from mcpd.daemon.instance import Instance
 from mcpd.daemon.log import start_logging
+from mcpd.daemon.process_limits import check_threads, raise_file_limit
 from mcpd.daemon.server import Server
 from mcpd.daemon.tables import ProcessFigures
 from mcpd.native import _core
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # The files under /proc/self are root's once the process is not dumpable.
             figures = ProcessFigures()
             _core.set_dumpable(False)
-            _raise_file_limit()
+            raise_file_limit()
+            check_threads()
             if not settings.models.is_dir():
                 log.warning("model repository %s does not exist: no models", settings.models)
             asyncio.run(_serve(settings, instance, figures))
@@ -62,12 +63,6 @@ async def _serve(settings: Settings, instance: Instance, figures: ProcessFigures
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, on_signal, signum)
     await server.run()
-
-
-def _raise_file_limit() -> None:
-    """As many descriptors as this user may have: each stream and reader takes a few."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":

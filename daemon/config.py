@@ -6,16 +6,16 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from msgspec import Struct
 
-from mcpd.shm import paths
+from mcpd.shm import limits, paths
+from mcpd.shm.limits import Limits, Option
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -32,6 +32,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     park_after: int = 5
     """A model whose worker ends so often within the window is parked; 0: never."""
     park_window_s: float = 600.0
+    limits: Limits = limits.DEFAULTS
 
     def wants(self, model: str) -> bool:
         """Whether this model is to be loaded at start."""
@@ -68,6 +69,14 @@ def parse(arguments: Sequence[str]) -> Settings:
         metavar="SECONDS",
         help="time in which a model's failures count together",
     )
+    for option in limits.OPTIONS:
+        parser.add_argument(
+            option.flag,
+            type=_reader(option),
+            default=os.environ.get(option.variable) or str(option.default),
+            metavar=option.kind.upper(),
+            help=option.help.replace("%", "%%"),
+        )
     options = parser.parse_args(arguments)
     return Settings(
         socket=options.socket or paths.default_socket(),
@@ -78,6 +87,7 @@ def parse(arguments: Sequence[str]) -> Settings:
         memory_limit_nbytes=options.memory_limit,
         park_after=options.park_after,
         park_window_s=options.park_window,
+        limits=Limits(**{o.field: getattr(options, o.field) for o in limits.OPTIONS}),
     )
 
 
@@ -102,11 +112,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _nbytes(text: str) -> int:
-    digits = text.rstrip("kKmMgGtT")
-    unit = text[len(digits) :].lower()
-    if not digits.isdecimal() or unit not in _UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 2G")
-    return int(digits) * _UNITS[unit]
+    try:
+        return limits.parse_nbytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _count(text: str) -> int:
@@ -123,3 +132,13 @@ def _seconds(text: str) -> float:
     if not 0 < seconds <= 86400:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time from 0 to 86400 seconds")
     return seconds
+
+
+def _reader(option: Option) -> Callable[[str], int | float]:
+    def read(text: str) -> int | float:
+        try:
+            return limits.parse(option, text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 
-from mcpd.daemon import limits
+from mcpd.daemon import limits, quotas
 from mcpd.daemon.introduction import ask_writer
 from mcpd.daemon.leases import Group, Stream, Wanted
 from mcpd.daemon.registry import Registry
+from mcpd.daemon.session import Session
 from mcpd.native import _core
 from mcpd.shm import segment
 from mcpd.shm.errors import InvalidRequest
@@ -21,9 +22,10 @@ class Groups:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    async def find(self, stream: Stream, wanted: Wanted) -> Group:
+    async def find(self, session: Session, stream: Stream, wanted: Wanted) -> Group:
         """The group of that name, known to the writer; made if this is its first member.
 
+        It counts for the session of its first member for as long as it stands.
         Who gets it and then has no member for it calls Registry.check_group.
 
         Raises:
@@ -36,7 +38,7 @@ class Groups:
             if not group.left:
                 return group
         limits.check_room(stream.name, stream.spec, stream.pins, max(stream.depth, wanted.kept))
-        group = self._make(stream, wanted)
+        group = self._make(session, stream, wanted)
         try:
             await self._introduce(group)
         except BaseException as error:
@@ -47,10 +49,15 @@ class Groups:
         group.ready.set_result(None)
         return group
 
-    def _make(self, stream: Stream, wanted: Wanted) -> Group:
+    def _make(self, session: Session, stream: Stream, wanted: Wanted) -> Group:
         number = self._registry.next_id()
         nbytes = _core.group_control_nbytes(stream.spec.slots)
-        self._registry.ledger.admit(nbytes, f"group {wanted.group!r} of {stream.name!r}")
+        share = self._registry.quotas.take(
+            session,
+            f"group {wanted.group!r} of {stream.name!r}",
+            fds=quotas.GROUP_FDS,
+            memory=nbytes,
+        )
         try:
             # At most nine pages: not worth a thread.
             control = segment.create_memfd(f"mcpd:gctl:{stream.name}", nbytes)
@@ -61,16 +68,16 @@ class Groups:
                 control.close()
                 raise
         except BaseException:
-            self._registry.ledger.release(nbytes)
+            share.give_back()
             raise
-        finally:
-            self._registry.ledger.settle(nbytes)
+        share.settle()
         group = stream.groups[number] = Group(
             id=number,
             name=wanted.group,
             stream=stream,
             policy=wanted.policy,
             depth=wanted.depth,
+            share=share,
             control=control,
             counters=counters,
             ready=asyncio.get_running_loop().create_future(),

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from mcpd.daemon.quotas import Share
 from mcpd.daemon.session import Session
 from mcpd.native import _core
 from mcpd.shm.messages import StreamGrant, StreamSpec
@@ -61,6 +62,7 @@ class Stream:
     maps it.
 
     Attributes:
+        share: What was admitted for it; given back when its memory is free.
         first_seq: Sequence number of its first frame.
         control, payload: Its objects; closed once it has ended.
         read_only: Descriptors for readers (control, payload); made when it is sealed.
@@ -80,6 +82,7 @@ class Stream:
     spec: StreamSpec
     slot_nbytes: int
     session: Session
+    share: Share
     control: Segment
     payload: Segment
     wake_fd: int
@@ -228,6 +231,7 @@ class Reader:
     id: int
     stream: Stream
     session: Session
+    share: Share
     policy: str
     max_pins: int
     control: Segment
@@ -294,6 +298,7 @@ class Group:
     stream: Stream
     policy: str
     depth: int
+    share: Share
     control: Segment
     counters: _core.GroupControl
     ready: asyncio.Future[None]

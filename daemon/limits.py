@@ -12,6 +12,7 @@ from pathlib import Path
 from mcpd.native import _core
 from mcpd.shm import formats
 from mcpd.shm.errors import InvalidRequest, LimitExceeded, OutOfMemory
+from mcpd.shm.limits import size
 from mcpd.shm.messages import StreamSpec
 
 MIN_SLOTS = 2
@@ -50,16 +51,16 @@ class MemoryLedger:
         """
         if self.limit_nbytes and self.used_nbytes + nbytes > self.limit_nbytes:
             raise LimitExceeded(
-                f"{what} asks for {_size(nbytes)}; {_size(self.used_nbytes)} of the configured "
-                f"{_size(self.limit_nbytes)} are used",
+                f"{what} asks for {size(nbytes)}; {size(self.used_nbytes)} of the configured "
+                f"{size(self.limit_nbytes)} are used",
                 "Use fewer or smaller slots, close a stream, or raise --memory-limit",
             )
         for limit, available in available_memory(self._root):
             allowed = max(0, available - HEADROOM_NBYTES - self._pending_nbytes)
             if nbytes > allowed:
                 raise OutOfMemory(
-                    f"{what} asks for {_size(nbytes)}; {_size(allowed)} are allowed by {limit}, "
-                    f"and mcpd uses {_size(self.used_nbytes)}",
+                    f"{what} asks for {size(nbytes)}; {size(allowed)} are allowed by {limit}, "
+                    f"and mcpd uses {size(self.used_nbytes)}",
                     "Use fewer or smaller slots, or close a stream",
                 )
         self.used_nbytes += nbytes
@@ -184,12 +185,3 @@ def _cgroup_left(group: Path, limit_name: str, used_name: str) -> int | None:
     counts = dict(zip(statistics[::2], statistics[1::2], strict=False))
     reclaimable = int(counts.get("total_inactive_file", counts.get("inactive_file", "0")))
     return int(limit) - used + reclaimable
-
-
-def _size(nbytes: int) -> str:
-    value, unit = float(nbytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if value < 1024 or unit == "PiB":
-            break
-        value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

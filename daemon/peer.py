@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -44,13 +45,25 @@ class Peer:
 
 
 def identify(sock: socket.socket) -> Peer:
-    """The process that connected `sock`, a connected Unix socket."""
+    """The process that connected `sock`, a connected Unix socket.
+
+    Raises:
+        ProcessLookupError: It is gone already.
+        OSError: No descriptor is left for its pidfd.
+    """
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     try:
         return Peer(pid, uid, sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
-    except OSError:
-        return Peer(pid, uid, _pidfd_by_number(pid))
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        if error.errno in (errno.ESRCH, errno.EINVAL):
+            # Whoever holds its socket: its number may be another's by now.
+            raise ProcessLookupError(errno.ESRCH, f"process {pid} is gone") from error
+        if error.errno != errno.ENOPROTOOPT:
+            return Peer(pid, uid, -1)
+    return Peer(pid, uid, _pidfd_by_number(pid))
 
 
 def identify_child(pid: int) -> Peer:
@@ -65,7 +78,7 @@ def _pidfd_by_number(pid: int) -> int:
     now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
     try:
         pidfd = os.pidfd_open(pid)
-    except OSError:
+    except ProcessLookupError:
         return -1
     started = process_start_ticks(pid)
     if started is None or started > now_ticks:

@@ -6,7 +6,7 @@ import os
 
 import msgspec
 
-from mcpd.daemon import limits
+from mcpd.daemon import limits, quotas
 from mcpd.daemon.groups import Groups
 from mcpd.daemon.introduction import ask_writer, closed
 from mcpd.daemon.leases import Group, Reader, Stream, Wanted
@@ -78,7 +78,7 @@ class Readers:
         """As `join`, to this generation, which may have a successor when this returns."""
         group: Group | None = None
         if wanted.group:
-            group = await self._groups.find(stream, wanted)
+            group = await self._groups.find(session, stream, wanted)
         try:
             reader = self._make(session, stream, wanted, group)
         except BaseException:
@@ -110,7 +110,13 @@ class Readers:
             )
         number = self._registry.next_id()
         nbytes = _core.reader_control_nbytes(wanted.max_pins)
-        self._registry.ledger.admit(nbytes, f"reader of {stream.name!r}")
+        share = self._registry.quotas.take(
+            session,
+            f"reader of {stream.name!r}",
+            readers=1,
+            fds=quotas.READER_FDS,
+            memory=nbytes,
+        )
         try:
             # One page: not worth a thread.
             control = segment.create_memfd(f"mcpd:rctl:{stream.name}", nbytes)
@@ -122,14 +128,14 @@ class Readers:
                 control.close()
                 raise
         except BaseException:
-            self._registry.ledger.release(nbytes)
+            share.give_back()
             raise
-        finally:
-            self._registry.ledger.settle(nbytes)
+        share.settle()
         reader = Reader(
             id=number,
             stream=stream,
             session=session,
+            share=share,
             policy=wanted.policy,
             max_pins=wanted.max_pins,
             depth=wanted.depth,

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Iterator
 
 from mcpd.daemon.leases import REASONS, Group, Reader, Stream
-from mcpd.daemon.limits import MemoryLedger
 from mcpd.daemon.names import Names
+from mcpd.daemon.quotas import Quotas
 from mcpd.daemon.reaper import Reaper
 from mcpd.daemon.session import Session
 from mcpd.native import _core
@@ -39,8 +39,8 @@ class Registry:
         on_reader_removed: Called with a reader that has just been removed.
     """
 
-    def __init__(self, ledger: MemoryLedger, reaper: Reaper) -> None:
-        self.ledger = ledger
+    def __init__(self, quotas: Quotas, reaper: Reaper) -> None:
+        self.quotas = quotas
         self.reaper = reaper
         self.sessions: dict[int, Session] = {}
         self.streams: dict[tuple[int, int], Stream] = {}
@@ -157,7 +157,7 @@ class Registry:
             return
         del self.streams[stream.key]
         stream.counters.close()
-        self.ledger.release(stream.nbytes)
+        stream.share.give_back()
         log.debug("stream=%d generation=%d freed bytes=%d", *stream.key, stream.nbytes)
 
     # ---- the end of a reader --------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Registry:
         del stream.readers[reader.id]
         self._tell_writer(reader, "drop")
         reader.close()
-        self.ledger.release(reader.control.nbytes)
+        reader.share.give_back()
         if reader.group is not None:
             self._leave_group(reader.group, reader)
         if reader.successor is not None:
@@ -211,7 +211,7 @@ class Registry:
             return
         group.left = True
         group.close()
-        self.ledger.release(group.control.nbytes)
+        group.share.give_back()
         if stream.state != "ended":
             stream.session.send(GroupLeave(stream=stream.id, group=group.id))
 

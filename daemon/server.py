@@ -13,11 +13,16 @@ from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 from typing import Any
 
+from mcpd.daemon.acceptor import Acceptor, refuse
 from mcpd.daemon.bindings import Bindings
 from mcpd.daemon.config import Settings
+from mcpd.daemon.failures import no_descriptors
 from mcpd.daemon.handover import Handover
 from mcpd.daemon.limits import MemoryLedger
+from mcpd.daemon.pace import Pace
 from mcpd.daemon.peer import Peer, identify, identify_child
+from mcpd.daemon.process_limits import budget, file_limit
+from mcpd.daemon.quotas import SESSION_FDS, Quotas
 from mcpd.daemon.readers import Readers
 from mcpd.daemon.reaper import Reaper
 from mcpd.daemon.registry import Registry
@@ -26,12 +31,17 @@ from mcpd.daemon.streams import Streams
 from mcpd.daemon.supervisor import Supervisor
 from mcpd.daemon.tables import ProcessFigures, Tables
 from mcpd.shm import messages as m
-from mcpd.shm.errors import ModelFailed, NotPermitted, ProtocolError, UnsupportedVersion
+from mcpd.shm.errors import (
+    McpdError,
+    ModelFailed,
+    NotPermitted,
+    ProtocolError,
+    UnsupportedVersion,
+)
 from mcpd.shm.segment import sweep
 
 log = logging.getLogger("mcpd.daemon")
 
-ACCEPTS_PER_CALL = 16
 MAX_CLIENT_NAME = 64
 
 _Work = Callable[[Session, Any], Answer | Coroutine[Any, Any, Answer]]
@@ -54,10 +64,11 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._stop = asyncio.Event()
-        self._stopping = False
         self._ledger = MemoryLedger(settings.memory_limit_nbytes)
         self._reaper = Reaper()
-        self._registry = Registry(self._ledger, self._reaper)
+        self._quotas = Quotas(self._ledger, settings.limits, budget(file_limit()))
+        self._pace = Pace(settings.limits)
+        self._registry = Registry(self._quotas, self._reaper)
         self._supervisor = Supervisor(settings, self._adopt_worker)
         readers = Readers(self._registry)
         streams = Streams(self._registry, Handover(self._registry, readers))
@@ -88,11 +99,11 @@ class Server:
             await self._supervisor.load()
         except ModelFailed as error:
             log.error("%s", error)
-        self._listener.setblocking(False)
-        self._loop.add_reader(self._listener, self._accept)
+        acceptor = Acceptor(self._listener, self._admit)
         ready = f"mcpd ready on {self._settings.socket} (pid {os.getpid()})"
         print(ready, file=sys.stderr, flush=True)
         await self._stop.wait()
+        acceptor.close()
         await self._drain()
 
     def stop(self) -> None:
@@ -101,40 +112,32 @@ class Server:
 
     # ---- connections ----------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        for _ in range(ACCEPTS_PER_CALL):
-            try:
-                sock, _ = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                # Out of descriptors: who waits in the backlog would wake us again at once.
-                log.error("cannot accept a connection: %s", error)
-                self._loop.remove_reader(self._listener)
-                self._loop.call_later(1.0, self._accept_again)
-                return
-            self._admit(sock)
-
-    def _accept_again(self) -> None:
-        if not self._stopping:
-            self._loop.add_reader(self._listener, self._accept)
-
     def _admit(self, sock: socket.socket) -> None:
-        session = self._add_session(sock, identify(sock), is_worker=False)
-        if session.peer.uid not in (os.geteuid(), 0):
-            session.fail(
-                NotPermitted(
-                    f"user {session.peer.uid} may not use the daemon of user {os.geteuid()}",
-                    "Start a daemon of your own with `mcpd start`.",
-                )
-            )
+        try:
+            peer = identify(sock)
+        except ProcessLookupError as error:
+            log.info("connection refused: %s", error.strerror)
+            sock.close()
+            return
+        except OSError as error:
+            refuse(sock, no_descriptors(error))
+            sock.close()
+            return
+        session = self._add_session(sock, peer, is_worker=False)
+        try:
+            _check_user(peer.uid)
+            session.share = self._quotas.take(session, "a session", sessions=1, fds=SESSION_FDS)
+        except McpdError as error:
+            session.fail(error)
 
     def _adopt_worker(self, sock: socket.socket, process: subprocess.Popen[bytes]) -> Session:
         return self._add_session(sock, identify_child(process.pid), is_worker=True)
 
     def _add_session(self, sock: socket.socket, peer: Peer, *, is_worker: bool) -> Session:
         number = next(self._numbers)
-        session = Session(self._loop, sock, peer, number, self, is_worker=is_worker)
+        session = Session(
+            *(self._loop, sock, peer, number, self, self._quotas, self._pace), is_worker=is_worker
+        )
         self._registry.sessions[number] = session
         if peer.pidfd >= 0:
             self._loop.add_reader(peer.pidfd, self._process_gone, session)
@@ -157,6 +160,8 @@ class Server:
         session.close()
         self._registry.free(session)
         session.peer.close()
+        if session.share is not None:
+            session.share.give_back()
 
     # ---- requests -------------------------------------------------------------------------------
 
@@ -227,8 +232,6 @@ class Server:
 
     async def _drain(self) -> None:
         log.info("stopping")
-        self._stopping = True
-        self._loop.remove_reader(self._listener)
         self._registry.shut_down()
         await self._supervisor.stop()
         for session in list(self._registry.sessions.values()):
@@ -239,3 +242,11 @@ class Server:
             self._process_gone(session)
         self._reaper.close()
         log.info("stopped")
+
+
+def _check_user(uid: int) -> None:
+    if uid not in (os.geteuid(), 0):
+        raise NotPermitted(
+            f"user {uid} may not use the daemon of user {os.geteuid()}",
+            "Start a daemon of your own with `mcpd start`.",
+        )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from mcpd.daemon.failures import translated
+from mcpd.daemon.inbox import Inbox
+from mcpd.daemon.pace import Pace
 from mcpd.daemon.peer import Peer
+from mcpd.daemon.quotas import Quotas, Share
 from mcpd.shm import wire
 from mcpd.shm.errors import Internal, LimitExceeded, McpdError, ProtocolError, TimedOut, from_wire
 from mcpd.shm.messages import REQUESTS, WORKER_MESSAGES, ErrorReply, Message, Reply
@@ -18,11 +21,12 @@ from mcpd.shm.transport import MessageSocket
 
 log = logging.getLogger("mcpd.daemon")
 
-MAX_TASKS = 64
-"""Requests of one client that may be waiting for something at the same time. A worker has as many
-as its clients together: each binding that it opens asks for a reader and a stream."""
 FLUSH_TIMEOUT_S = 2.0
 """How long a session that ends may take to read the reason."""
+RECEIVE_NBYTES = 16 * 1024
+"""Most bytes of a session in one read: taking the smallest messages apart takes a millisecond."""
+OUTBOUND_FDS = 256
+"""Most descriptors that wait for a session that does not read; they are the daemon's meanwhile."""
 
 _CLIENT = wire.Decoder((*REQUESTS, Reply, ErrorReply))
 _WORKER = wire.Decoder((*REQUESTS, *WORKER_MESSAGES, Reply, ErrorReply))
@@ -67,6 +71,7 @@ class Session:
         greeted: Whether its hello was accepted.
         open: Whether messages still go through.
         is_worker: Whether it is a worker's, which the supervisor made the socket of.
+        share: What it was admitted with; the server gives it back.
     """
 
     def __init__(
@@ -76,6 +81,8 @@ class Session:
         peer: Peer,
         number: int,
         handler: Handler,
+        quotas: Quotas,
+        pace: Pace,
         *,
         is_worker: bool = False,
     ) -> None:
@@ -87,7 +94,15 @@ class Session:
         self.open = True
         self.is_worker = is_worker
         self._loop = loop
-        self._socket = MessageSocket(sock, takes_fds=False)  # no message to the daemon has any
+        self.share: Share | None = None
+        self._quotas = quotas
+        self._socket = MessageSocket(
+            sock,
+            outbound_nbytes=quotas.limits.outbound,
+            outbound_fds=OUTBOUND_FDS,
+            takes_fds=False,  # no message to the daemon has any
+            receive_nbytes=RECEIVE_NBYTES,
+        )
         self._fd = self._socket.fileno()
         self._decoder = _WORKER if is_worker else _CLIENT
         self._handler = handler
@@ -97,7 +112,27 @@ class Session:
         self._last_id = 0
         self._ending = False
         self._lost = False  # what is sent reaches nobody; about to be closed
-        loop.add_reader(self._fd, self._readable)
+        self._inbox = Inbox(loop, self._socket, pace.pacer(peer.uid, is_worker=is_worker), self)
+
+    @property
+    def uid(self) -> int:
+        """The user behind it."""
+        return self.peer.uid
+
+    @property
+    def waiting(self) -> int:
+        """Its requests that are being answered."""
+        return len(self._tasks)
+
+    @property
+    def paused(self) -> int:
+        """How often it was read no more for a moment, because it sent too much."""
+        return self._inbox.paused
+
+    @property
+    def pending_nbytes(self) -> int:
+        """Bytes that wait for it to read."""
+        return self._socket.pending_nbytes
 
     @property
     def bytes_in(self) -> int:
@@ -176,7 +211,7 @@ class Session:
         if not self.open or self._ending:
             return
         self._ending = True
-        self._loop.remove_reader(self._fd)
+        self._inbox.stop()
         if self._socket.pending_nbytes:
             self._loop.call_later(FLUSH_TIMEOUT_S, self.close)
         else:
@@ -187,7 +222,7 @@ class Session:
         if not self.open:
             return
         self.open = False
-        self._loop.remove_reader(self._fd)
+        self._inbox.stop()
         self._loop.remove_writer(self._fd)
         self._socket.close()
         futures: list[asyncio.Future[Any]] = [*self._waiting.values(), *self._patience]
@@ -196,22 +231,8 @@ class Session:
                 future.set_exception(SessionEnded())
         self._handler.ended(self)
 
-    def _readable(self) -> None:
-        try:
-            messages = self._socket.receive()
-        except ProtocolError as error:
-            self.fail(error)
-            return
-        except OSError:
-            self.close()
-            return
-        for body, _ in messages:
-            if self.open and not self._ending:
-                self._receive(body)
-        if self._socket.eof:
-            self.close()
-
-    def _receive(self, body: bytes) -> None:
+    def receive(self, body: bytes) -> None:
+        """One message, from its inbox."""
         try:
             message = self._decoder.decode(body)
         except McpdError as error:
@@ -248,19 +269,25 @@ class Session:
             return
         if isinstance(outcome, Answer):
             self._reply(message.id, outcome)
-        elif len(self._tasks) >= MAX_TASKS and not self.is_worker:
-            outcome.close()
-            self._reply_error(
-                message.id,
-                LimitExceeded(
-                    f"{MAX_TASKS} requests of this session are waiting already",
-                    "Wait for replies before asking more.",
-                ),
-            )
-        else:
-            task = self._loop.create_task(self._answer_later(message, outcome))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            return
+        share: Share | None = None
+        # A worker has as many as its clients together: each binding asks for a reader and a stream.
+        if not self.is_worker:
+            name = type(message).__struct_config__.tag
+            try:
+                share = self._quotas.take(self, f"request {name}", requests=1)
+            except LimitExceeded as error:
+                outcome.close()
+                self._reply_error(message.id, error)
+                return
+        task = self._loop.create_task(self._answer_later(message, outcome))
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._answered(done, share))
+
+    def _answered(self, task: asyncio.Task[None], share: Share | None) -> None:
+        self._tasks.discard(task)
+        if share is not None:
+            share.give_back()
 
     async def _answer_later(self, message: Message, work: Coroutine[Any, Any, Answer]) -> None:
         try:
@@ -281,16 +308,12 @@ class Session:
 
     def _reply_failure(self, message: Message, error: Exception) -> None:
         """This is the outermost loop for whatever a request sets off: the daemon lives on."""
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            error = LimitExceeded(
-                f"the daemon has no file descriptors left ({error.strerror})",
-                "Close streams or readers, or raise its limit of open files (ulimit -n).",
-            )
-        if not isinstance(error, McpdError):
+        told = translated(error)
+        if told is None:
             name = type(message).__struct_config__.tag
             log.error("%s request=%s failed", self, name, exc_info=error)
-            error = Internal(f"{name} failed: {error!r}", "See the daemon's log.")
-        self._reply_error(message.id, error)
+            told = Internal(f"{name} failed: {error!r}", "See the daemon's log.")
+        self._reply_error(message.id, told)
 
     def _reply_error(self, number: int, error: McpdError) -> None:
         log.info("%s id=%d refused: %s", self, number, error)

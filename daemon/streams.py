@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mcpd.daemon import limits
+from mcpd.daemon import limits, quotas
 from mcpd.daemon.handover import Handover, check_next
 from mcpd.daemon.leases import Stream
+from mcpd.daemon.quotas import Share
 from mcpd.daemon.registry import Registry
 from mcpd.daemon.session import Answer, Session
 from mcpd.native import _core
@@ -153,15 +154,19 @@ class Streams:
 
     async def _make(self, plan: _Plan) -> Stream:
         """Listed, with its memory reserved."""
-        ledger = self._registry.ledger
-        ledger.admit(plan.nbytes, f"stream {plan.name!r}")
+        share = self._registry.quotas.take(
+            plan.session,
+            f"stream {plan.name!r}",
+            streams=1,
+            fds=quotas.STREAM_FDS,
+            memory=plan.nbytes,
+        )
         try:
-            stream = await self._reserve(plan)
+            stream = await self._reserve(plan, share)
         except BaseException:
-            ledger.release(plan.nbytes)
+            share.give_back()
             raise
-        finally:
-            ledger.settle(plan.nbytes)
+        share.settle()
         self._registry.add_stream(stream)
         if not plan.session.open:
             self._registry.end_stream(stream, _core.END_WRITER_DIED)
@@ -173,7 +178,7 @@ class Streams:
         )
         return stream
 
-    async def _reserve(self, plan: _Plan) -> Stream:
+    async def _reserve(self, plan: _Plan, share: Share) -> Stream:
         # A generation's posix name is not that of the one before, which may still be there.
         segment_number = plan.number if plan.generation == 1 else self._registry.next_id()
         shm_name = segment.posix_name(self._owner, segment_number)
@@ -194,6 +199,7 @@ class Streams:
             spec=plan.spec,
             slot_nbytes=plan.slot_nbytes,
             session=plan.session,
+            share=share,
             generation=plan.generation,
             first_seq=plan.first_seq,
             control=control,

@@ -74,6 +74,7 @@ class Tables:
             "readers": self._readers,
             "leases": self._leases,
             "workers": self._workers,
+            "limits": self._registry.quotas.rows,
         }
 
     def counts(self) -> Row:
@@ -171,6 +172,9 @@ class Tables:
                 "since": session.since_s,
                 "bytes_in": session.bytes_in,
                 "bytes_out": session.bytes_out,
+                "pending_bytes": session.pending_nbytes,
+                "paused": session.paused,
+                **self._registry.quotas.of_session(session.number),
             }
 
     def _leases(self) -> Iterator[Row]:

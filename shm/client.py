@@ -39,6 +39,7 @@ def connect(
         DaemonUnavailable: No daemon listens there.
         NotPermitted: The socket is another user's.
         InvalidRequest: The path cannot be a socket's, or timeout_s be a time.
+        LimitExceeded: The daemon takes no session more.
         TimedOut, UnsupportedVersion: It does not greet, or speaks another protocol.
     """
     sock = open_socket(resolve_socket(socket), timeout_s)
@@ -94,7 +95,8 @@ class Client(ModelClient):
         return self.connection.request(Status())[0]
 
     def list(self, what: str) -> Rows:
-        """Every row of a table: "streams", "readers", "models", "sessions", "leases", "workers".
+        """Every row of a table: "streams", "readers", "models", "sessions", "leases", "workers",
+        "limits".
 
         Raises:
             InvalidRequest: No such table.

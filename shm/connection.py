@@ -79,6 +79,7 @@ class Connection:
         DaemonUnavailable: The daemon closed the connection.
         TimedOut: It did not greet in time.
         UnsupportedVersion: No protocol version in common.
+        LimitExceeded, NotPermitted: The daemon takes no session more, or none of this user's.
     """
 
     def __init__(
@@ -114,6 +115,8 @@ class Connection:
             self.socket_path = str(greeting.get("socket", ""))
         except BaseException as error:
             self.close()
+            if self._farewell is not None and isinstance(error, DaemonUnavailable):
+                raise self._farewell from None  # it was refused, and never a session
             if isinstance(error, (KeyError, TypeError, ValueError)):
                 raise ProtocolError(f"the daemon's greeting is not readable: {error}") from error
             raise
@@ -381,12 +384,9 @@ class Connection:
 
     def _lost_error(self) -> McpdError:
         """A new error for each who gets one: they are raised in several threads."""
-        over = self._over
-        if over is None:
-            return DaemonUnavailable("connection is lost")
-        if isinstance(over, DaemonUnavailable):
-            return DaemonUnavailable(over.message, over.hint)
-        return DaemonUnavailable(f"session ended: {over.message}", over.hint)
+        over = self._over or DaemonUnavailable("connection is lost")
+        what = "" if isinstance(over, DaemonUnavailable) else "session ended: "
+        return DaemonUnavailable(f"{what}{over.message}", over.hint)
 
     def _check_process(self) -> None:
         if self.inherited:

@@ -309,7 +309,8 @@ class Status(Message, tag="status"):
 
 
 class List(Message, tag="list"):
-    """One page of a table. what: "streams", "models", "sessions", "readers", "leases" or "workers".
+    """One page of a table. what: "streams", "models", "sessions", "readers", "leases", "workers"
+    or "limits".
 
     Result: items (list of maps, see docs/control.md), cursor ("" on the last page).
     """

@@ -29,6 +29,7 @@ from mcpd.shm.stream_end import (
     check_timeout,
     raise_closed,
     raise_none,
+    raise_unmapped,
     read_grant,
 )
 
@@ -326,11 +327,13 @@ def map_reader(
 
     Raises:
         ProtocolError: The reply is not readable.
+        OutOfMemory: There is no room for it in this process.
         OSError: It cannot be mapped.
     """
     grant = read_grant(result, fds)
     try:
         return ReaderStream(connection, grant, fds, reading)
-    except BaseException:
+    except BaseException as error:
         detach_later(connection, grant.reader)
+        raise_unmapped(grant.name, error)
         raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -236,7 +237,14 @@ def _reserve(fd: int, nbytes: int, what: str) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
                 raise
-            raise _out_of_memory(fd, nbytes, what, os.strerror(error.errno)) from error
+            raise _out_of_memory(fd, nbytes, what, _reason(error.errno)) from error
+
+
+def _reason(number: int) -> str:
+    if number != errno.EFBIG:
+        return os.strerror(number)
+    bound = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return f"the limit of a file's size (RLIMIT_FSIZE, ulimit -f) is {bound} bytes"
 
 
 def _out_of_memory(fd: int, nbytes: int, what: str, reason: str) -> OutOfMemory:

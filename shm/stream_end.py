@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,6 +12,7 @@ from mcpd.native import _core
 from mcpd.shm.errors import (
     InvalidRequest,
     McpdError,
+    OutOfMemory,
     ProtocolError,
     StreamClosed,
     TimedOut,
@@ -57,6 +59,17 @@ def read_grant(result: Any, fds: Sequence[int]) -> StreamGrant:
     except msgspec.ValidationError as error:
         close_fds(fds)
         raise ProtocolError(f"the daemon's grant is not readable: {error}") from error
+
+
+def raise_unmapped(name: str, error: BaseException) -> None:
+    """OutOfMemory if that is why an end could not be mapped: this process has no room for it."""
+    if isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno == errno.ENOMEM
+    ):
+        raise OutOfMemory(
+            f"stream {name!r} cannot be mapped: this process has no room for it",
+            "Raise its limits (ulimit -v), or vm.max_map_count if it has very many mappings.",
+        ) from error
 
 
 def raise_ended(name: str, code: int) -> NoReturn:

@@ -20,9 +20,12 @@ from mcpd.shm.wire import HEADER_NBYTES, body_length, read_envelope
 
 RECEIVE_NBYTES = 64 * 1024
 RECEIVES_PER_CALL = 4
-"""Most reads of the socket in one `receive`, so that one peer cannot keep the caller busy."""
+"""Most reads of the socket in one `receive`, so that one peer cannot keep the caller busy; a caller
+that asks for smaller ones gets one."""
 OUTBOUND_NBYTES = 1024 * 1024
 """Default bound of what waits for a peer that does not read."""
+OUTBOUND_FDS = 4096
+"""Of descriptors, the same."""
 
 _CLOSED = -1
 _FD_NBYTES = array.array("i").itemsize
@@ -48,6 +51,8 @@ class MessageSocket:
     Args:
         sock: Connected AF_UNIX stream socket; made nonblocking, closed by `close`.
         outbound_nbytes: Most bytes that may wait to be sent.
+        outbound_fds: Most descriptors that may wait with them.
+        receive_nbytes: Most bytes of one read.
         takes_fds: False: descriptors are closed as they arrive, so that a peer cannot have one
             held for it; not even its own end of this socket, which would never come to its end.
     """
@@ -57,12 +62,18 @@ class MessageSocket:
         sock: socket.socket,
         *,
         outbound_nbytes: int = OUTBOUND_NBYTES,
+        outbound_fds: int = OUTBOUND_FDS,
+        receive_nbytes: int = RECEIVE_NBYTES,
         takes_fds: bool = True,
     ) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._takes_fds = takes_fds
         self._outbound_limit = outbound_nbytes
+        self._outbound_fds_limit = outbound_fds
+        self._outbound_fds = 0
+        self._receive_nbytes = receive_nbytes
+        self._receives = RECEIVES_PER_CALL if receive_nbytes == RECEIVE_NBYTES else 1
         self._outbound: deque[tuple[memoryview, list[int]]] = deque()
         self._outbound_nbytes = 0
         self._inbound = bytearray()
@@ -104,7 +115,7 @@ class MessageSocket:
         """
         messages: list[tuple[bytes, list[int]]] = []
         try:
-            for _ in range(RECEIVES_PER_CALL):
+            for _ in range(self._receives):
                 if not self._fill():
                     break
                 self._split(messages)
@@ -132,6 +143,11 @@ class MessageSocket:
                 f"peer does not read: {waiting} bytes would wait for it, "
                 f"the limit is {self._outbound_limit}"
             )
+        if fds and self._outbound_fds + len(fds) > self._outbound_fds_limit:
+            raise ProtocolError(
+                f"peer does not read: {self._outbound_fds + len(fds)} descriptors would wait for "
+                f"it, the limit is {self._outbound_fds_limit}"
+            )
         duplicates: list[int] = []
         try:
             for fd in fds:
@@ -140,6 +156,7 @@ class MessageSocket:
             close_fds(duplicates)
             raise
         self._outbound.append((memoryview(data), duplicates))
+        self._outbound_fds += len(duplicates)
         self._outbound_nbytes = waiting
 
     def flush(self) -> bool:
@@ -158,6 +175,7 @@ class MessageSocket:
             self.bytes_out += sent
             self._outbound_nbytes -= sent
             close_fds(fds)  # they went with the first byte
+            self._outbound_fds -= len(fds)
             if sent == len(view):
                 self._outbound.popleft()
             else:
@@ -170,6 +188,7 @@ class MessageSocket:
             close_fds(fds)
         self._outbound.clear()
         self._outbound_nbytes = 0
+        self._outbound_fds = 0
 
     def close(self) -> None:
         """Closes the socket and every descriptor still waiting in either direction. Idempotent."""
@@ -201,7 +220,7 @@ class MessageSocket:
             return False
         try:
             data, ancillary, flags, _ = self._sock.recvmsg(
-                RECEIVE_NBYTES, _ANCILLARY_NBYTES, socket.MSG_CMSG_CLOEXEC
+                self._receive_nbytes, _ANCILLARY_NBYTES, socket.MSG_CMSG_CLOEXEC
             )
         except (BlockingIOError, InterruptedError):
             return False

@@ -27,6 +27,7 @@ from mcpd.shm.stream_end import (
     raise_closed,
     raise_ended,
     raise_none,
+    raise_unmapped,
     read_grant,
 )
 from mcpd.shm.writer_generation import WriterGeneration
@@ -343,11 +344,13 @@ def map_writer(
 
     Raises:
         ProtocolError: The reply is not readable.
+        OutOfMemory: There is no room for it in this process.
         OSError: It cannot be mapped.
     """
     grant = read_grant(result, fds)
     try:
         return WriterStream(connection, grant, fds, description)
-    except BaseException:
+    except BaseException as error:
         connection.submit(CloseStream(stream=grant.stream, generation=grant.generation))
+        raise_unmapped(grant.name, error)
         raise

@@ -12,10 +12,14 @@ import msgspec
 import pytest
 
 from mcpd.daemon import session as session_module
+from mcpd.daemon.limits import MemoryLedger
+from mcpd.daemon.pace import Pace
 from mcpd.daemon.peer import Peer, identify
+from mcpd.daemon.quotas import Quotas
 from mcpd.daemon.session import Answer, EndOfSession, Session, SessionEnded
 from mcpd.shm import wire
 from mcpd.shm.errors import NotFound, NotPermitted, TimedOut
+from mcpd.shm.limits import DEFAULTS, Limits
 from mcpd.shm.messages import Message, ReaderJoin, Status
 from mcpd.shm.transport import MessageSocket
 
@@ -39,11 +43,13 @@ class Server:
 class Wired:
     """A session and the socket of its peer, in one event loop."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, limits: Limits) -> None:
         ours, theirs = socket.socketpair()
         self.server = Server(work)
         loop = asyncio.get_running_loop()
-        self.session = Session(loop, ours, Peer(os.getpid(), os.geteuid(), -1), 1, self.server)
+        peer = Peer(os.getpid(), os.geteuid(), -1)
+        quotas = Quotas(MemoryLedger(), limits, 1000)
+        self.session = Session(loop, ours, peer, 1, self.server, quotas, Pace(limits))
         self.peer = MessageSocket(theirs)
 
     def send(self, **fields: Any) -> None:
@@ -68,11 +74,15 @@ class Wired:
         self.peer.close()
 
 
-def with_session(work: Work, scenario: Callable[[Wired], Coroutine[Any, Any, None]]) -> Server:
+def with_session(
+    work: Work,
+    scenario: Callable[[Wired], Coroutine[Any, Any, None]],
+    limits: Limits = DEFAULTS,
+) -> Server:
     """Runs a scenario against a session whose requests do `work`."""
 
     async def run() -> Server:
-        wired = Wired(work)
+        wired = Wired(work, limits)
         try:
             await scenario(wired)
         finally:
@@ -167,10 +177,10 @@ def test_too_many_slow_requests_are_refused() -> None:
         return Answer()
 
     async def scenario(wired: Wired) -> None:
-        for number in range(1, session_module.MAX_TASKS + 2):
+        for number in range(1, DEFAULTS.session_requests + 2):
             wired.send(type="status", id=number)
         (refused,) = await wired.receive(1)
-        assert (refused["id"], refused["code"]) == (session_module.MAX_TASKS + 1, "limit")
+        assert (refused["id"], refused["code"]) == (DEFAULTS.session_requests + 1, "limit")
 
     with_session(lambda session, message: never(), scenario)
 
@@ -178,11 +188,11 @@ def test_too_many_slow_requests_are_refused() -> None:
 def test_worker_may_ask_for_as_many_streams_as_its_clients_want_at_once() -> None:
     async def scenario(wired: Wired) -> None:
         wired.session.is_worker = True
-        for number in range(1, session_module.MAX_TASKS + 11):
+        for number in range(1, DEFAULTS.session_requests + 11):
             wired.send(type="status", id=number)
         await asyncio.sleep(0)
         release.set()
-        answers = await wired.receive(session_module.MAX_TASKS + 10)
+        answers = await wired.receive(DEFAULTS.session_requests + 10)
         assert {answer["type"] for answer in answers} == {"reply"}
 
     async def later() -> Answer:
