@@ -16,7 +16,7 @@ COMMANDS: dict[str, str] = {
     "infer": "Run a model on an image or video file.",
     "watch": "Print a stream's frames, or a model's results on them.",
     "models": "List, show, fetch and load models.",
-    "leaks": "Show who holds what, and what is left behind.",
+    "leaks": "Show who holds shared memory, and what is left behind.",
     "mcp": "Serve MCP on standard input and output.",
     "demo": "Show the whole path on a sample video, with numbers.",
 }

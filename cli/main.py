@@ -23,8 +23,9 @@ EXIT_NO_DAEMON = 3
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status.
 
-    0 done, 1 failed or a leak was found, 2 wrong usage, 3 no daemon; 130 after Ctrl-C, 143 after
-    SIGTERM and 141 when the reader of standard output went away, as if the signal had ended it.
+    0 done, 1 failed or a leak was found, 2 wrong usage or `leaks` could not tell, 3 no daemon; 130
+    after Ctrl-C, 143 after SIGTERM and 141 when the reader of standard output went away, as if the
+    signal had ended it.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words == ["mcp"]:

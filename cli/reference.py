@@ -20,7 +20,7 @@ Over 400 lines: one page for all of them.
 | --- | --- |
 | 0 | done |
 | 1 | failed, or `leaks` found something orphaned |
-| 2 | wrong usage |
+| 2 | wrong usage, or `leaks` could not tell |
 | 3 | no daemon answers |
 | 130 | Ctrl-C |
 | 143 | SIGTERM |

@@ -1,63 +1,180 @@
-"""`mcpd leaks`: who holds what, whether the owner lives, and what nobody owns any more."""
+"""`mcpd leaks`: one look at everything, what is orphaned removed if asked for."""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mcpd.cli.options import Invocation, common_options, pass_invocation, print_json
-from mcpd.cli.render import format_bytes, format_duration, print_table
-from mcpd.shm.errors import DaemonUnavailable
+from mcpd.cli.options import (
+    FiniteRange,
+    Invocation,
+    common_options,
+    pass_invocation,
+    print_json,
+)
+from mcpd.shm.errors import DaemonUnavailable, NotPermitted
 
 if TYPE_CHECKING:
     from mcpd.shm.leaks import Entry
+    from mcpd.shm.leaks.fix import Action
+
+SCHEMA = 1
+"""Of the JSON document; higher when a field goes or changes its meaning."""
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @common_options
+@click.option("--all", "show_all", is_flag=True, help="Show what other programs use as well.")
+@click.option(
+    "--all-namespaces",
+    is_flag=True,
+    help="Look into the /dev/shm of every container and mount namespace; needs root.",
+)
+@click.option(
+    "--min-age",
+    type=FiniteRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Call nothing orphaned that was made or changed since.",
+)
+@click.option(
+    "--pin-age",
+    type=FiniteRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Ask about frames that a reader holds for longer.",
+)
+@click.option(
+    "--alone",
+    is_flag=True,
+    help="In a container: nothing outside it shares its /dev/shm.",
+)
+@click.option("--fix", is_flag=True, help="Remove what is orphaned, after showing it.")
+@click.option("--dry-run", is_flag=True, help="With --fix: only say what would be removed.")
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="With --fix: only this name, also if it is another user's (as root). Repeatable.",
+)
+@click.option(
+    "--prometheus",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the figures for node_exporter's textfile collector.",
+)
+@click.option(
+    "--record",
+    "record_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Read this record of `mcpd leaks record` instead of this user's and the system's.",
+)
 @pass_invocation
-def command(invocation: Invocation) -> None:
-    """Show who holds what, and what is left behind.
+@click.pass_context
+def command(
+    context: click.Context,
+    invocation: Invocation,
+    show_all: bool,
+    all_namespaces: bool,
+    min_age: float,
+    pin_age: float,
+    alone: bool,
+    fix: bool,
+    dry_run: bool,
+    names: tuple[str, ...],
+    prometheus: Path | None,
+    record_file: Path | None,
+) -> None:
+    """Show who holds shared memory, and what is left behind.
 
-    Lists the leases of the daemon (segments, streams, readers, bindings) with their owners, the
-    memory objects of mcpd that processes have mapped or open, its processes, and its names in
-    /dev/shm. What has no living owner is orphaned: then the exit status is 1. Works without a
-    daemon, and then tells what it left.
+    Of mcpd: its leases (segments, streams, readers, pins), memory objects and processes, with their
+    owners. Of any program: what is in /dev/shm, memory objects without a name, semaphores, System V
+    segments, processes that hold a GPU. What a dead process made and nobody has open is orphaned;
+    what cannot be told is unknown, with what would tell. Works without a daemon.
+
+    Exit status: 0 nothing is left behind, 1 something is, 2 could not tell. docs/leaks.md explains.
 
     \b
-    Example:
+    Examples:
       mcpd leaks --json | jq '.entries[] | select(.verdict == "orphaned")'
+      sudo mcpd leaks --fix --dry-run
+      sudo mcpd leaks record &
     """
-    from mcpd.shm.leaks import ORPHANED, scan
+    if context.invoked_subcommand is not None:
+        return
+    if (dry_run or names) and not fix:
+        raise click.UsageError("--dry-run and --name go with --fix")
+    from mcpd.shm.leaks import Options, scan, status_of
+    from mcpd.shm.leaks.record import read_record
 
+    options = Options(
+        all_namespaces=all_namespaces,
+        min_age_s=min_age,
+        max_pin_age_s=pin_age,
+        alone=alone,
+        record=read_record([record_file] if record_file is not None else None),
+    )
     leases = _read_leases(invocation)
-    entries = scan(leases)
-    orphaned = [entry for entry in entries if entry.verdict == ORPHANED]
+    began_s = time.monotonic()
+    entries = scan(leases, options=options)
+    took_s = time.monotonic() - began_s
+    status = status_of(entries)
+    if prometheus is not None:
+        from mcpd.shm.leaks.prometheus import write_metrics
+
+        write_metrics(prometheus, entries, status=status, took_s=took_s)
+    from mcpd.cli.leaks.tables import print_actions, print_entries
+
+    if not invocation.json:
+        print_entries(entries, daemon=leases is not None, show_all=show_all)
+    actions: list[Action] = []
+    if fix:
+        from mcpd.shm.leaks.fix import remove
+
+        actions = remove(entries, options, names=names, dry_run=dry_run)
+        if not invocation.json:
+            print_actions(actions)
     if invocation.json:
-        print_json(
+        print_json(_document(entries, actions if fix else None, leases is not None, took_s))
+    if actions and not dry_run:
+        removed = {id(action.entry) for action in actions if action.outcome == "removed"}
+        status = status_of([entry for entry in entries if id(entry) not in removed])
+    if status:
+        raise click.exceptions.Exit(status)
+
+
+def _document(
+    entries: list[Entry], actions: list[Action] | None, daemon: bool, took_s: float
+) -> dict[str, Any]:
+    from mcpd.shm.leaks import ORPHANED, UNKNOWN
+
+    verdicts = [entry.verdict for entry in entries]
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "daemon": daemon,
+        "scan_s": round(took_s, 6),
+        "orphaned": verdicts.count(ORPHANED),
+        "unknown": verdicts.count(UNKNOWN),
+        "entries": [entry.to_dict() for entry in entries],
+    }
+    if actions is not None:
+        document["actions"] = [
             {
-                "daemon": leases is not None,
-                "orphaned": len(orphaned),
-                "entries": [{**entry.to_dict(), "owner": owner_name(entry)} for entry in entries],
+                "kind": action.entry.kind,
+                "name": action.entry.name,
+                "outcome": action.outcome,
+                "reason": action.reason,
             }
-        )
-    else:
-        _print(entries, orphaned, daemon=leases is not None)
-    if orphaned:
-        raise click.exceptions.Exit(1)
-
-
-def owner_name(entry: Entry) -> str:
-    """The owner's name, as it told the daemon or as the system has it; "" if it is not known."""
-    told = entry.details.get("client")
-    if told:
-        return str(told)
-    try:
-        with open(f"/proc/{entry.owner_pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+            for action in actions
+        ]
+    return document
 
 
 def _read_leases(invocation: Invocation) -> list[dict[str, Any]] | None:
@@ -65,38 +182,5 @@ def _read_leases(invocation: Invocation) -> list[dict[str, Any]] | None:
         with invocation.connect() as client:
             # This command's own session has no leases.
             return client.list("leases")
-    except DaemonUnavailable:
+    except (DaemonUnavailable, NotPermitted):
         return None
-
-
-def _print(entries: list[Entry], orphaned: list[Entry], *, daemon: bool) -> None:
-    if not daemon:
-        click.echo("no daemon answers: this is what the system itself shows\n")
-    for title, kind in (
-        ("leases", "lease"),
-        ("memory objects", "memfd"),
-        ("names in /dev/shm", "segment"),
-        ("processes", "process"),
-    ):
-        print_table(
-            title,
-            ("what", ">size", ">age", "owner", "verdict", "why"),
-            [_row(entry) for entry in entries if entry.kind == kind],
-        )
-    if orphaned:
-        nbytes = sum(entry.nbytes for entry in orphaned if entry.kind != "process")
-        click.echo(f"orphaned: {len(orphaned)}, {format_bytes(nbytes)}")
-    else:
-        click.echo("orphaned: nothing")
-
-
-def _row(entry: Entry) -> tuple[str, ...]:
-    owner = f"{owner_name(entry)} {entry.owner_pid}".strip() if entry.owner_pid else "-"
-    return (
-        entry.name,
-        format_bytes(entry.nbytes) if entry.nbytes else "-",
-        format_duration(entry.age_s) if entry.age_s is not None else "-",
-        owner if entry.owner_alive or not entry.owner_pid else f"{owner} (dead)",
-        entry.verdict,
-        entry.reason,
-    )

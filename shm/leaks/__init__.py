@@ -1,5 +1,12 @@
-"""What holds memory on this machine, whose it is, and what nobody owns any more."""
+"""What holds memory on this machine, whose it is, and what nobody owns any more.
 
-from mcpd.shm.leaks.census import IN_USE, ORPHANED, Entry, scan
+    from mcpd.shm.leaks import ORPHANED, scan
+    left = [entry for entry in scan() if entry.verdict == ORPHANED]
 
-__all__ = ["IN_USE", "ORPHANED", "Entry", "scan"]
+docs/leaks.md tells what each verdict means and how it is come by.
+"""
+
+from mcpd.shm.leaks.entry import IN_USE, ORPHANED, UNKNOWN, Entry, escape
+from mcpd.shm.leaks.scanning import Options, scan, status_of
+
+__all__ = ["IN_USE", "ORPHANED", "UNKNOWN", "Entry", "Options", "escape", "scan", "status_of"]

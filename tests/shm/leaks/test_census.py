@@ -61,14 +61,17 @@ def dead_owner() -> Owner:
 
 def test_segment_of_a_dead_daemon_is_orphaned(dead_owner: Owner) -> None:
     with create_posix(dead_owner, 5, 8192) as made:
-        entry = find(scan(), posix_name(dead_owner, 5))
-        made.unlink()
+        held = find(scan(), made.name)
+    entry = find(scan(min_age_s=0, alone=True), posix_name(dead_owner, 5))
+    made.unlink()
+    assert (held.verdict, held.held_by) == (IN_USE, [os.getpid()])
+    assert f"its maker mcpd {dead_owner.pid} is dead" in held.reason
     assert (entry.kind, entry.verdict, entry.owner_alive) == ("segment", ORPHANED, False)
     assert (entry.owner_pid, entry.nbytes) == (dead_owner.pid, 8192)
-    assert f"daemon {dead_owner.pid} is dead" in entry.reason
+    assert f"its maker mcpd {dead_owner.pid} is dead" in entry.reason
+    assert entry.fixable
     assert entry.age_s is not None
     assert 0 <= entry.age_s < 3600
-    assert os.getpid() in entry.held_by
 
 
 def test_segment_of_a_living_process_is_in_use() -> None:
@@ -78,7 +81,7 @@ def test_segment_of_a_living_process_is_in_use() -> None:
     assert (entry.verdict, entry.owner_alive) == (IN_USE, True)
 
 
-def test_files_of_others_in_the_folder_are_no_business_of_ours(tmp_path: Path) -> None:
+def test_files_that_only_look_like_ours_are_not(tmp_path: Path) -> None:
     for name in ("mcpd", "sem.mcpd", "mcpd.conf", "other.1.2.3.4"):
         (tmp_path / name).touch()
     assert [entry for entry in scan(directory=tmp_path) if entry.kind == "segment"] == []
@@ -102,9 +105,11 @@ def test_memfd_that_a_daemon_names_in_its_table_is_in_use() -> None:
     assert entry.verdict == IN_USE
 
 
-def test_memfds_of_other_programs_are_no_business_of_ours() -> None:
-    with process("-c", HOLDER, "somebody:mcpd:payload", "open"):
-        assert not [e for e in scan(leases=[]) if "somebody" in e.name]
+def test_memfds_of_other_programs_are_in_use_by_those_who_have_them() -> None:
+    with process("-c", HOLDER, "somebody:mcpd:payload", "open") as holder:
+        entry = find(scan(leases=[]), "somebody:mcpd:payload")
+    assert (entry.kind, entry.verdict, entry.program) == ("memfd", IN_USE, "")
+    assert (entry.held_by, entry.nbytes, entry.resident_nbytes) == ([holder.pid], 12288, 0)
 
 
 # Processes that look like parts of mcpd, without being any: a census goes by the command line.
