@@ -11,6 +11,7 @@ from mcpd.daemon.readers import Readers
 from mcpd.daemon.registry import Registry
 from mcpd.daemon.session import Answer, Session, SessionEnded
 from mcpd.daemon.supervisor import Supervisor
+from mcpd.daemon.watchdog import Watchdog
 from mcpd.shm.call_site import clean_site
 from mcpd.shm.errors import (
     InvalidRequest,
@@ -18,6 +19,7 @@ from mcpd.shm.errors import (
     ModelFailed,
     NotFound,
     StreamClosed,
+    TimedOut,
     WorkerDied,
 )
 from mcpd.shm.messages import OpenResults, Run, RunOnce, Serve, Unserve
@@ -38,6 +40,7 @@ class Bindings:
         self._registry = registry
         self._readers = readers
         self._supervisor = supervisor
+        self._watchdog = Watchdog(registry, self.table, supervisor)
         self._shared: dict[tuple[int, str, int, str], Binding] = {}
         self._serving: set[asyncio.Task[None]] = set()
         registry.on_readers_gone = self._readers_gone
@@ -85,6 +88,7 @@ class Bindings:
                 f"reader {message.reader} does not read results that were opened with once",
                 "Open them with once=True.",
             )
+        binding.asked += 1
         binding.session.send(Run(binding=binding.id, trace_id=message.trace_id))
         return Answer()
 
@@ -96,7 +100,7 @@ class Bindings:
         worker: Session,
         message: OpenResults,
     ) -> Answer:
-        binding = self._binding(stream, model, worker, message)
+        binding, made = self._binding(stream, model, worker, message)
         binding.callers += 1
         try:
             results = await asyncio.shield(binding.results)
@@ -117,6 +121,8 @@ class Bindings:
             "model": model.name,
             "version": model.version,
             "labels": list(model.labels),
+            # Who shares a binding comes when some of its results have been given.
+            "start_seq": binding.start_seq if made else 0,
         }
         return Answer(result, answer.fds)
 
@@ -132,11 +138,12 @@ class Bindings:
 
     def _binding(
         self, stream: Stream, model: Model, worker: Session, message: OpenResults
-    ) -> Binding:
+    ) -> tuple[Binding, bool]:
+        """The binding, and whether it was made for this."""
         key = (stream.id, model.name, model.version, message.frames)
         shared = self._shared.get(key)
         if shared is not None and shared.session is worker and not message.once:
-            return shared
+            return shared, False
         number = self._registry.next_id()
         name = f"{stream.name}@{model.name}"
         if message.once:
@@ -158,12 +165,13 @@ class Bindings:
             results_name=name,
         )
         self.table[number] = binding
+        self._watchdog.look_on()
         if binding.key is not None:
             self._shared[binding.key] = binding
         task = asyncio.get_running_loop().create_task(self._serve(binding))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
-        return binding
+        return binding, True
 
     async def _serve(self, binding: Binding) -> None:
         """Has the worker open the binding; resolves binding.results, one way or the other."""
@@ -174,23 +182,44 @@ class Bindings:
             frames=binding.frames,
             once=binding.once,
         )
+        asked_s = asyncio.get_running_loop().time()
         try:
             result = await binding.session.request(request, timeout_s=SERVE_TIMEOUT_S)
             stream = self._registry.names.live.get(binding.results_name)
             if stream is None or stream.session is not binding.session:
                 raise ModelFailed(f"the worker of {binding.model!r} answered {result!r}")
         except SessionEnded:
-            self._fail(binding, WorkerDied(f"the worker of model {binding.model!r} died"))
+            self._fail(binding, self._died(binding))
+        except TimedOut as error:
+            # Its own attempts to attach may have timed out as well: that is an answer.
+            if asyncio.get_running_loop().time() - asked_s < SERVE_TIMEOUT_S:
+                self._fail(binding, error)
+                binding.session.send(Unserve(binding=binding.id))
+            elif self._watchdog.is_at_a_frame(binding.session.number):
+                self._fail(binding, error)  # with a model that lets nothing else run meanwhile
+                binding.session.send(Unserve(binding=binding.id))
+            else:
+                why = f"did not begin on a stream within {SERVE_TIMEOUT_S:g} s"
+                await self._supervisor.replace_worker(binding.session, why)
+                self._fail(binding, self._died(binding))
         except McpdError as error:
             self._fail(binding, error)
             binding.session.send(Unserve(binding=binding.id))
         else:
             stream.binding = binding
+            start_seq = result.get("start_seq")
+            binding.start_seq = start_seq if isinstance(start_seq, int) else 0
             log.info(
                 "binding=%d stream=%s model=%s results=%s frames=%s",
                 *(binding.id, binding.stream.name, binding.model, stream.name, binding.frames),
             )
             binding.results.set_result(stream)
+
+    def _died(self, binding: Binding) -> WorkerDied:
+        cause = binding.session.cause
+        return WorkerDied(
+            f"the worker of model {binding.model!r} died" + (f": {cause}" if cause else "")
+        )
 
     def _fail(self, binding: Binding, error: McpdError) -> None:
         self._forget(binding)

@@ -341,6 +341,8 @@ class Binding:
         key: What callers who may share it have in common; None: it is not shared.
         results: Resolves to the results stream once the worker serves.
         callers: Those who are about to read the results.
+        asked: How often a `once` binding was asked to run.
+        start_seq: The first frame that its worker is owed.
     """
 
     id: int
@@ -354,4 +356,6 @@ class Binding:
     results: asyncio.Future[Stream]
     results_name: str
     callers: int = 0
+    asked: int = 0
+    start_seq: int = 0
     since_s: float = field(default_factory=time.time)

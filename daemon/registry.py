@@ -277,4 +277,9 @@ class Registry:
 def ended_note(stream: Stream) -> StreamEndedNote:
     """What is told to who has to do with a generation that has ended."""
     reason = REASONS[stream.reason]
-    return StreamEndedNote(stream=stream.id, generation=stream.generation, reason=reason)
+    return StreamEndedNote(
+        stream=stream.id,
+        generation=stream.generation,
+        reason=reason,
+        detail=stream.session.cause if stream.reason == _core.END_WRITER_DIED else "",
+    )

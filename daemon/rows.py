@@ -71,7 +71,7 @@ def reader_row(reader: Reader) -> Row:
         "follow": reader.follow,
         "state": reader.state,
         "cursor": stats["cursor"],
-        "lag": _lag(reader, stats["cursor"]),
+        "lag": lag(reader),
         **{name: stats[name] for name in _READER_COUNTERS},
         "latency": reader.counters.latency(),
         "since": reader.since_s,
@@ -158,8 +158,9 @@ def _pins(reader: Reader) -> list[tuple[int, int]]:
     ]
 
 
-def _lag(reader: Reader, cursor: int) -> int:
-    """Frames published that it, or its group, has not come to."""
+def lag(reader: Reader) -> int:
+    """Frames published that a reader, or its group, has not come to."""
+    cursor = reader.counters.stats()["cursor"]
     if reader.group is not None:
         cursor = reader.group.counters.stats()["cursor"]
     cursor = max(cursor, reader.start_seq, reader.stream.first_seq)

@@ -72,6 +72,7 @@ class Session:
         open: Whether messages still go through.
         is_worker: Whether it is a worker's, which the supervisor made the socket of.
         share: What it was admitted with; the server gives it back.
+        cause: Why the daemon ended it, for those who had to do with it; "" if it did not.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Session:
         self.greeted = False
         self.open = True
         self.is_worker = is_worker
+        self.cause = ""
         self._loop = loop
         self.share: Share | None = None
         self._quotas = quotas

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 from mcpd.daemon.config import Settings
 from mcpd.daemon.models.repository import ModelConfig
@@ -20,6 +22,14 @@ from mcpd.daemon.worker_log import WorkerLog
 
 Adopt = Callable[[socket.socket, "subprocess.Popen[bytes]"], Session]
 """Makes the session of a worker's socket."""
+
+
+STACKS_SIGNAL = signal.SIGUSR2
+"""At which a worker writes the stacks of all its threads to its standard error."""
+STACKS_S = 1.0
+"""How long it may take for that."""
+STACKS_QUIET_S = 0.1
+"""It has done so when nothing more came for that time."""
 
 
 class WorkerProcess:
@@ -34,6 +44,7 @@ class WorkerProcess:
         files: What its model's files were like when it was started.
         started_s: When that was, by time.monotonic.
         doomed: Why it is to be ended, "" if it is not.
+        limit: What happens when it is not loaded in time.
     """
 
     def __init__(
@@ -50,6 +61,7 @@ class WorkerProcess:
         self.files = files
         self.started_s = time.monotonic()
         self.doomed = ""
+        self.limit: asyncio.TimerHandle | None = None
         self._popen = popen
         self._pidfd = pidfd
 
@@ -59,6 +71,12 @@ class WorkerProcess:
         """Has `ended` called once, when the process is no more."""
         loop.add_reader(self._pidfd, self._gone, loop, ended)
 
+    def loaded(self) -> None:
+        """It has said whether its model is loaded, or never will."""
+        if self.limit is not None:
+            self.limit.cancel()
+            self.limit = None
+
     def send_signal(self, signum: int) -> None:
         """Signals it, unless it has ended."""
         self._popen.send_signal(signum)
@@ -66,6 +84,33 @@ class WorkerProcess:
     def kill(self) -> None:
         """SIGKILL, unless it has ended."""
         self._popen.kill()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal stopped it (SIGSTOP); being under a debugger is something else."""
+        try:
+            status = Path(f"/proc/{self.pid}/stat").read_bytes()
+        except OSError:
+            return False
+        return status.rpartition(b") ")[2][:1] == b"T"
+
+    async def tell_stacks(self) -> str:
+        """Has it write the stacks of its threads into the daemon's log; what became of that.
+
+        It does so in a signal handler in C, whatever its threads are at.
+        """
+        if self.is_stopped:
+            return "being stopped (SIGSTOP) it tells no stacks"
+        before = self.log.nbytes
+        self.send_signal(STACKS_SIGNAL)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + STACKS_S
+        seen, quiet = before, False
+        while loop.time() < deadline and not quiet:
+            await asyncio.sleep(STACKS_QUIET_S)
+            quiet = before < self.log.nbytes == seen
+            seen = self.log.nbytes
+        return "its stacks are in the daemon's log" if seen > before else "it tells no stacks"
 
     def wait(self) -> int:
         """Its exit status, as Popen gives it; to be called once it has ended."""
@@ -106,6 +151,8 @@ def spawn_worker(
         with theirs:
             log_fd, stderr_fd = os.pipe()
             undo.callback(os.close, log_fd)
+            # Inherited, so that one that is still importing is not ended by being asked for stacks.
+            before = signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
             try:
                 # What a model prints must not land where a daemon's caller reads: stdout is stderr.
                 popen = subprocess.Popen(
@@ -116,6 +163,7 @@ def spawn_worker(
                     stderr=stderr_fd,
                 )
             finally:
+                signal.signal(STACKS_SIGNAL, before)
                 os.close(stderr_fd)
         undo.callback(popen.wait)
         undo.callback(popen.kill)

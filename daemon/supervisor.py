@@ -40,6 +40,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._stopping = False
         self._by_session: dict[int, Model] = {}
+        self._replacing: set[asyncio.Task[None]] = set()
         self.catalogue = Catalogue(settings.models)
 
     async def load(self, *, every: bool = False, only: str = "") -> list[str]:
@@ -140,6 +141,9 @@ class Supervisor:
             model.change("failed", reason)
             log.error("model=%s %s; next in %g s", model.name, reason, delay_s)
             return
+        worker.limit = self._loop.call_later(
+            model.config.run.load_limit_s, self._loads_too_long, model, worker
+        )
         model.process = worker
         model.files = worker.files
         self._by_session[worker.session.number] = model
@@ -157,6 +161,7 @@ class Supervisor:
 
     def _exited(self, worker: WorkerProcess) -> None:
         model = self._by_session.pop(worker.session.number)
+        worker.loaded()
         how = worker.doomed or f"its worker {how_it_ended(worker.wait())}"
         worker.wait()
         model.process = None
@@ -192,6 +197,35 @@ class Supervisor:
         model.change("parked", f"parked: {often}, the last time: {reason}{_last_words(worker)}")
         log.error("model=%s version=%d %s", model.name, model.version, model.error)
 
+    def _loads_too_long(self, model: Model, worker: WorkerProcess) -> None:
+        if model.config is not None and model.process is worker:
+            self.replace(model, f"was not loaded in load_limit_s={model.config.run.load_limit_s:g}")
+
+    def replace(self, model: Model, why: str) -> None:
+        """Has a worker that makes no progress tell its stacks, and ends it. Idempotent.
+
+        Whoever waits for it is told why; the next is started as after any end.
+        """
+        if model.session is not None:
+            task = self._loop.create_task(self.replace_worker(model.session, why))
+            self._replacing.add(task)
+            task.add_done_callback(self._replacing.discard)
+
+    async def replace_worker(self, session: Session, why: str) -> None:
+        """As `replace`, for the worker of a session; returns when that has been ended."""
+        model = self._by_session.get(session.number)
+        worker = model.process if model is not None else None
+        if model is None or worker is None or worker.doomed or self._stopping:
+            return
+        worker.doomed = f"its worker {why}"
+        log.error("model=%s worker pid=%d %s", model.name, worker.pid, why)
+        stacks = await worker.tell_stacks()
+        session.cause = f"it {why}; {stacks}"
+        worker.doomed = f"its worker {why}; {stacks}"
+        log.error("model=%s worker pid=%d is killed: %s", model.name, worker.pid, session.cause)
+        worker.kill()  # first: one that sees its session end takes that for the daemon's end
+        session.close()
+
     def lost(self, session: Session) -> None:
         """A worker's session is over. One that lives on without it serves nobody: it is killed."""
         model = self._by_session.get(session.number)
@@ -201,6 +235,8 @@ class Supervisor:
     def worker_state(self, session: Session, message: WorkerState) -> None:
         """A worker says that its model is loaded, or why not."""
         model = self._of(session)
+        if model.process is not None:
+            model.process.loaded()
         if message.state == "ready":
             model.details = message.details
             model.ready_s = time.monotonic()

@@ -28,7 +28,7 @@ from mcpd.shm.aio_streams import (
 from mcpd.shm.aio_waiting import Opening, in_thread
 from mcpd.shm.client import Client, Rows
 from mcpd.shm.connection import REQUEST_TIMEOUT_S
-from mcpd.shm.errors import McpdError, TimedOut
+from mcpd.shm.errors import McpdError, TimedOut, WorkerDied
 from mcpd.shm.messages import (
     CreateStream,
     Message,
@@ -222,8 +222,12 @@ class AsyncClient:
         async with self.results(
             stream, model=model, version=version, once=True, timeout_s=timeout_s
         ) as results:
-            await results.run_once(trace_id)
-            return await results.next()
+            try:
+                await results.run_once(trace_id)
+                return await results.next()
+            except WorkerDied:
+                await results.run_once(trace_id)  # a new worker is there
+                return await results.next()
 
     def requests(
         self,

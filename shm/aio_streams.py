@@ -12,7 +12,7 @@ from mcpd.shm.errors import NotFound, StreamClosed, TimedOut, WorkerDied
 from mcpd.shm.frame import Frame
 from mcpd.shm.messages import OpenResults
 from mcpd.shm.requests import Pending, Requests
-from mcpd.shm.results import ResultReader, run_lost
+from mcpd.shm.results import ResultReader, lossless_order, run_lost
 from mcpd.shm.slot import Slot
 from mcpd.shm.stream import ReaderStream, WriterStream
 
@@ -164,6 +164,7 @@ class AsyncResults:
         self._timeout_s = timeout_s
         self._closed = False
         self._reopening = asyncio.Lock()
+        self._order = lossless_order(request, reader)
         self._waiting = Waiting(lambda: self._reader.stream)
         self.model = reader.model
         self.labels = reader.labels
@@ -179,11 +180,17 @@ class AsyncResults:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         what = f"model {self.model!r} on {self._request.stream!r}: no result came"
         tried: ResultReader | None = None
+        order = self._order
 
         def take() -> Result:
             nonlocal tried
-            tried = self._reader
-            return tried.next(0)
+            while True:
+                if order is not None and (before := order.take()) is not None:
+                    return before
+                tried = self._reader
+                result = tried.next(0)
+                if order is None or order.put(result) is not None:
+                    return result
 
         while True:
             try:
@@ -211,6 +218,8 @@ class AsyncResults:
         """As Results.close."""
         self._closed = True
         await asyncio.to_thread(self._reader.stream.close)
+        if self._order is not None:
+            self._order.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -220,8 +229,10 @@ class AsyncResults:
 
     async def _reopen(self, old: ResultReader | None, ended: StreamClosed) -> None:
         """Replaces `old`, unless another task has. If that fails, `old` tells its end again."""
+        detail = ""
         async with self._reopening:
             if old is not None and old is self._reader:
+                detail = await asyncio.to_thread(old.stream.why_ended)
                 await asyncio.to_thread(old.stream.retire)
                 try:
                     reader = await self._client.open_results(self._request)
@@ -230,10 +241,12 @@ class AsyncResults:
                 if self._closed:
                     await asyncio.to_thread(reader.stream.close)
                 else:
+                    if self._order is not None:
+                        self._order.reopened(reader, detail)
                     self._reader = reader
                     self.reopened += 1
         if self._request.once:
-            raise run_lost(self.model)
+            raise run_lost(self.model, detail)
 
 
 class AsyncRequests:

@@ -141,6 +141,7 @@ class Client(ModelClient):
         """
         if self.connection.inherited:
             return
+        self.connection.streams.closing = True
         self._inference.close()
         for stream in self.connection.streams.all():
             stream.close()

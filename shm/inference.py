@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mcpd.shm.errors import WorkerDied
 from mcpd.shm.requests import Requests
 from mcpd.shm.spec import RequestShape, request_shape
 
@@ -61,11 +62,23 @@ class Inference:
         """As Client.infer."""
         deadline = time.monotonic() + timeout_s
         shape, arrays = request_shape(inputs, format)
-        with self._shared(model, version, shape, timeout_s) as shared:
-            with shared.fill, shared.requests.acquire(timeout_s) as slot:
-                shape.write(slot, arrays)
-                pending = shared.requests.submit(slot)
-            result = pending.collect(max(0.0, deadline - time.monotonic()))
+
+        def run() -> Result:
+            left_s = max(0.001, deadline - time.monotonic())
+            with self._shared(model, version, shape, left_s) as shared:
+                with shared.fill, shared.requests.acquire(left_s) as slot:
+                    shape.write(slot, arrays)
+                    pending = shared.requests.submit(slot)
+                return pending.collect(max(0.0, deadline - time.monotonic()))
+
+        try:
+            result = run()
+        except WorkerDied:
+            # It may have died of another's request. Once more, and only once: if it is this one
+            # that kills workers, they are not to die of it for as long as the time lasts.
+            if time.monotonic() >= deadline:
+                raise
+            result = run()
         result.raise_for_status()
         return result
 

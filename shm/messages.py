@@ -247,6 +247,8 @@ class StreamEndedNote(Message, tag="stream_ended"):
     stream: int
     reason: str
     generation: int = 1
+    detail: str = ""
+    """Why the daemon ended the writer, if it did."""
 
 
 # ---- models and workers ------------------------------------------------------------------------

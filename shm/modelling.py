@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mcpd.shm.connection import Connection
-from mcpd.shm.errors import InvalidRequest
+from mcpd.shm.errors import InvalidRequest, WorkerDied
 from mcpd.shm.inference import Inference
 from mcpd.shm.messages import OpenResults
 from mcpd.shm.reading import Reading
@@ -88,14 +88,20 @@ class ModelClient(StreamClient):
     ) -> Result:
         """Runs a model on the newest frame of a stream, or its first if there is none yet.
 
+        If the worker dies with it, it is run once more by the next one.
+
         Raises:
-            As `results`; TimedOut also when there was no frame.
+            As `results`; TimedOut also when there was no frame; WorkerDied if both died.
         """
         with self.results(
             stream, model=model, version=version, once=True, timeout_s=timeout_s
         ) as results:
-            results.run_once(trace_id)
-            return results.next()
+            try:
+                results.run_once(trace_id)
+                return results.next()
+            except WorkerDied:
+                results.run_once(trace_id)  # a new worker is there
+                return results.next()
 
     def requests(
         self,
@@ -164,7 +170,8 @@ class ModelClient(StreamClient):
 
         The arrays are copied into a slot; to spare that, fill a slot of `requests` yourself. A
         single uint8 array of shape (height, width, 3) or (height, width) travels as an image,
-        others as tensors. Several threads may call it.
+        others as tensors. Several threads may call it. If the worker dies with it, it is run once
+        more by the next one: at least once, then, as far as a model can tell.
 
         Args:
             inputs: Array, or arrays by the names of the model's inputs.
@@ -175,7 +182,7 @@ class ModelClient(StreamClient):
         Raises:
             InvalidRequest: The model does not take such inputs.
             ModelFailed: It could not be loaded, or failed on them.
-            WorkerDied: Its worker died of it, or at the time; may be tried again.
+            WorkerDied: Two workers died of it, or at the time.
             TimedOut: It took longer.
         """
         return self._inference.infer(model, inputs, format, timeout_s, version)

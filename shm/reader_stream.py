@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from mcpd.shm.connection import Connection
 
 
+TOLD_S = 0.25
+
+
 class ReaderStream:
     """A reader's end of a stream. A context manager that closes; an iterator of frames.
 
@@ -53,6 +57,8 @@ class ReaderStream:
         name: Of the stream.
         stream_id: Its number.
         policy: Which frames it is given.
+        on_ended: Called when nothing more will come than is there, on the connection's I/O thread
+            or by whoever closes: must not block.
     """
 
     def __init__(
@@ -70,6 +76,9 @@ class ReaderStream:
         self.name = grant.name
         self.stream_id = grant.stream
         self.policy = grant.policy
+        self.on_ended: Callable[[], None] | None = None
+        self._detail = ""
+        self._told = threading.Event()
         connection.streams.add_reader(self, grant.reader)
 
     @property
@@ -203,6 +212,14 @@ class ReaderStream:
             return self._moves.end_reason or ("shutdown" if self._connection.lost else "closed")
         return "" if self._moves.goes_on(code) else END_REASONS.get(code, "")
 
+    def why_ended(self) -> str:
+        """Why the daemon ended the writer of a stream that has ended, "" if it did not.
+
+        Its word comes a moment after the end; waits for that, a quarter of a second at most.
+        """
+        self._told.wait(TOLD_S)
+        return self._detail
+
     # ---- event loops ---------------------------------------------------------------------------
 
     def fileno(self) -> int:
@@ -278,6 +295,12 @@ class ReaderStream:
         self._moves.end_reason = self.ended
         self.close()
 
+    def retire_soon(self) -> None:
+        """As `retire`, without waiting for the daemon; for the I/O thread."""
+        self._moves.end_reason = self.ended
+        for reader_id in self._moves.close():
+            detach_later(self._connection, reader_id)
+
     def _no_pins(self, now: ReaderGeneration, wanted: int = 1) -> LimitExceeded:
         pins = f"{now.grant.max_pins} pins"
         what = (
@@ -299,14 +322,19 @@ class ReaderStream:
         """It is to go on there, and owns `fds`, unless this returns False: it is closed."""
         return self._moves.add(grant, fds)
 
-    def mark_ended(self, reason: str, generation: int = 0) -> None:
+    def mark_ended(self, reason: str, generation: int = 0, detail: str = "") -> None:
         """A generation, or the one read now, is over: a next that waits returns at once.
 
         If its control object says so as well, what is left may be read first; else there is nobody
         who could mark it any more, and this end is closed.
         """
-        if reason != "moved":  # where to, is told by itself
-            self._moves.end(reason, generation)
+        if reason == "moved":  # where to, is told by itself
+            return
+        self._detail = detail or self._detail
+        self._moves.end(reason, generation)
+        self._told.set()
+        if self.on_ended is not None and self.ended:
+            self.on_ended()
 
     def mark_lost(self) -> None:
         """The session is over: unmaps, but lets a lossless reader read what it is owed first."""

@@ -6,6 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
+from msgspec.structs import replace
+
 from mcpd.shm.errors import (
     DaemonUnavailable,
     InvalidRequest,
@@ -62,7 +64,8 @@ class Requests:
     """A private stream of inputs, bound to a model. A context manager that closes.
 
     Safe for threads: each may acquire, submit and collect; whoever collects also takes in the
-    results of the others. After the worker died, the next acquire binds to a new one.
+    results of the others. After the worker died, the next acquire binds to a new one; what was in
+    flight, and had no result yet, comes back as WorkerDied and is not submitted again.
     """
 
     def __init__(self, connection: Connection, writer: WriterStream, request: OpenResults) -> None:
@@ -73,7 +76,9 @@ class Requests:
         self._table: dict[int, Pending] = {}
         self._reading = False  # whether a thread reads results, or binds anew
         self._closed = False
+        self._gone = False  # the results have ended, and nobody may be there to notice
         self._reader: ResultReader = open_results(connection, request)
+        self._follow(self._reader)
 
     @property
     def stream(self) -> WriterStream:
@@ -112,7 +117,7 @@ class Requests:
         Raises:
             As WriterStream.acquire, and as opening results when the worker died before.
         """
-        self.bind()
+        self.bind(timeout_s)
         return self._writer.acquire(timeout_s)
 
     def submit(self, slot: Slot) -> Pending:
@@ -205,26 +210,62 @@ class Requests:
             pending.result = result
 
     def _fail_all(self, ended: StreamClosed) -> None:
+        detail = ""
+        if ended.reason == "writer_died" and self.in_flight:
+            detail = self._reader.stream.why_ended()
         with self._changed:
             table, self._table = self._table, {}
         for pending in table.values():
-            if ended.reason == "shutdown":
-                pending.error = DaemonUnavailable("the daemon stopped with the request in flight")
-            elif self._closed:
-                pending.error = StreamClosed(f"requests to {self.model!r} are closed")
-            else:
-                pending.error = WorkerDied(
-                    f"the worker of model {self.model!r} died with request {pending.seq} in flight",
-                    "Submit it again; a new worker is started.",
-                )
+            pending.error = self._error(pending.seq, ended, detail)
+
+    def _error(self, seq: int, ended: StreamClosed, detail: str) -> McpdError:
+        """What becomes of a request in flight when its results have ended."""
+        what = f"request {seq} to model {self.model!r} was in flight"
+        if self._closed:
+            return StreamClosed(f"requests to {self.model!r} are closed")
+        if ended.reason == "closed" or self._connection.streams.closing:
+            return StreamClosed(f"the client was closed, or its streams, while {what}")
+        if ended.reason == "shutdown":
+            return DaemonUnavailable(f"the daemon stopped while {what}")
+        if ended.reason != "writer_died":
+            return StreamClosed(f"{ended.message} while {what}", ended.hint, ended.reason)
+        return WorkerDied(
+            f"the worker of model {self.model!r} died with request {seq} in flight"
+            + (f": {detail}" if detail else ""),
+            "Submit it again; a new worker is started.",
+        )
+
+    def _follow(self, reader: ResultReader) -> None:
+        """Lets go of these results as soon as they have ended, though nobody asks for any."""
+        reader.stream.on_ended = self._results_ended
+        if reader.stream.ended:
+            self._results_ended()
+
+    def _results_ended(self) -> None:
+        """On the connection's I/O thread. Whoever reads at the moment does the same."""
+        with self._changed:
+            self._gone = True
+            if self._reading:
+                return
+            self._reading = True
+        try:
+            while self.in_flight:
+                self._read_one(0)
+        except McpdError:
+            return  # whoever collects is told
+        finally:
+            self._stop_reading()
 
     @property
     def bound(self) -> bool:
         """Whether a worker serves these requests; if not, `acquire` waits for a new one."""
         return not self._reader.stream.ended
 
-    def bind(self) -> None:
+    def bind(self, timeout_s: float | None = None) -> None:
         """Binds to a new worker if the old one died, and fails what that had. `acquire` does so.
+
+        Args:
+            timeout_s: How long to wait for the next worker, if that is less than was said first.
 
         Raises:
             As opening results.
@@ -245,16 +286,21 @@ class Requests:
                     self._read_one(0)
                 except WouldBlock:
                     self._fail_all(StreamClosed("worker died", reason="writer_died"))
-            self._reader.stream.close()
-            self._replace(open_results(self._connection, self._request))
+            self._reader.stream.retire()
+            request = self._request
+            if timeout_s:
+                request = replace(request, wait_s=min(request.wait_s, timeout_s))
+            self._replace(open_results(self._connection, request))
         finally:
             self._stop_reading()
 
     def _replace(self, reader: ResultReader) -> None:
         with self._changed:
             if not self._closed:
-                self._reader = reader
-                return
+                self._reader, self._gone = reader, False
+        if self._reader is reader:
+            self._follow(reader)
+            return
         reader.stream.close()
         raise self._closed_error()
 
@@ -264,6 +310,8 @@ class Requests:
     def _stop_reading(self) -> None:
         with self._changed:
             self._reading = False
+            if self._gone and not self._table:
+                self._reader.stream.retire_soon()
             self._changed.notify_all()
 
     def give_up(self, pending: Pending, timeout_s: float | None) -> TimedOut:

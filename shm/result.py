@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import operator
 import struct
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from mcpd.native import _core
 from mcpd.shm.bundle import Tensor
 from mcpd.shm.errors import STATUS_CODES, InvalidRequest, ProtocolError, from_wire
 from mcpd.shm.frame import FLAG_PARTIAL
@@ -119,6 +121,23 @@ class Result:
         self.error = ""
         if status:
             self.error = self._text("error") or f"status {status}"
+
+    @classmethod
+    def lost(cls, source_seq: int, *, stream: str, model: str, version: int, error: str) -> Self:
+        """What stands for the result of a frame that its worker died with.
+
+        Its status is "worker_died". It comes from no slot: `seq` is 0, and `publish_ns` and
+        `source_publish_ns` are when that was told.
+        """
+        self = cls.__new__(cls)
+        self.stream, self.model, self.version = stream, model, version
+        self.seq, self.source_seq, self.source_stream = 0, source_seq, 0
+        self.publish_ns = self.source_publish_ns = time.monotonic_ns()
+        self.pts_ns = self.capture_ns = self.awake_ns = self.finish_ns = _core.NO_TIME
+        self.trace_id, self.flags = b"", 0
+        self.status, self.error = "worker_died", error
+        self._labels, self._arrays, self._detections, self._parts = (), None, None, {}
+        return self
 
     @property
     def ok(self) -> bool:

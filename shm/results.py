@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from mcpd.shm.errors import NotFound, ProtocolError, StreamClosed, WorkerDied
+from mcpd.shm.lossless import LosslessOrder
 from mcpd.shm.messages import OpenResults, RunOnce
 from mcpd.shm.result import Detection, Result
 from mcpd.shm.stream import ReaderStream, map_reader
@@ -25,7 +26,11 @@ OPEN_GRACE_S = 35.0
 
 
 class ResultReader:
-    """A reader of a results stream and what is the same for all its results."""
+    """A reader of a results stream and what is the same for all its results.
+
+    Attributes:
+        start_seq: Of results of every frame, the first frame that has one; 0 if that is not known.
+    """
 
     def __init__(self, connection: Connection, request: OpenResults, answer: Answer) -> None:
         result, fds = answer
@@ -34,6 +39,7 @@ class ResultReader:
             self.source = request.stream
             self.model = str(result["model"])
             self.version = int(result["version"])
+            self.start_seq = int(result.get("start_seq", 0))
             self.labels = [str(label) for label in result["labels"]]
         except (KeyError, TypeError, ValueError) as error:
             self.stream.close()
@@ -67,7 +73,8 @@ class Results:
     """An iterator of results. A context manager that closes. Safe for threads.
 
     When the worker dies it opens the results anew and goes on, from the frames that are new then;
-    who shares them goes on with the same new reader.
+    who shares them goes on with the same new reader. Where frames and results are both `lossless`,
+    each frame in between has a result too, of status "worker_died".
 
     Attributes:
         reopened: How often that happened.
@@ -83,6 +90,7 @@ class Results:
         self._lock = threading.Lock()  # of which reader it is, and whether it is closed
         self._reopening = threading.Lock()
         self._reader = open_results(connection, request)
+        self._order = lossless_order(request, self._reader)
         self.reopened = 0
 
     @property
@@ -121,10 +129,16 @@ class Results:
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        order = self._order
         while True:
+            if order is not None and (before := order.take()) is not None:
+                return before
             reader = self._reader
             try:
-                return reader.next(timeout_s)
+                result = reader.next(timeout_s)
+                if order is None or order.put(result) is not None:
+                    return result
+                continue
             except StreamClosed as error:
                 if self._closed or (reader is self._reader and error.reason != "writer_died"):
                     raise
@@ -163,6 +177,8 @@ class Results:
             self._closed = True
             reader = self._reader
         reader.stream.close()
+        if self._order is not None:
+            self._order.close()
 
     def __iter__(self) -> Iterator[Result]:
         return self
@@ -183,6 +199,7 @@ class Results:
 
     def _reopen(self, old: ResultReader, ended: StreamClosed, timeout_s: float | None) -> None:
         """Replaces `old`, unless another thread has. If that fails, `old` tells its end again."""
+        detail = old.stream.why_ended()
         with self._reopening:
             if self._reader is old:
                 old.stream.retire()  # first: a new worker may be long in coming
@@ -190,12 +207,14 @@ class Results:
                 with self._lock:
                     closed = self._closed
                     if not closed:
+                        if self._order is not None:
+                            self._order.reopened(reader, detail)
                         self._reader = reader
                         self.reopened += 1
                 if closed:
                     reader.stream.close()
         if self._request.once:
-            raise run_lost(self.model)
+            raise run_lost(self.model, detail)
 
     def _open_anew(self, ended: StreamClosed, timeout_s: float | None) -> ResultReader:
         request = self._request
@@ -207,9 +226,16 @@ class Results:
             raise ended from error  # it was the input stream's writer that died
 
 
-def run_lost(model: str) -> WorkerDied:
+def lossless_order(request: OpenResults, reader: ResultReader) -> LosslessOrder | None:
+    """What tells of results that are missing, where every frame is to have one."""
+    every = request.frames == request.results == "lossless" and not request.group
+    return LosslessOrder(reader) if every and not request.once else None
+
+
+def run_lost(model: str, detail: str = "") -> WorkerDied:
     """What a run of `once` results comes to when their worker dies."""
+    why = f": {detail}" if detail else ""
     return WorkerDied(
-        f"the worker of model {model!r} died before it gave the result",
+        f"the worker of model {model!r} died before it gave the result{why}",
         "Ask again with run_once; a new worker is there.",
     )

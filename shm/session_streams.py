@@ -49,7 +49,7 @@ class ReaderEnd(Closable, Protocol):
     stream_id: int
 
     def move(self, grant: StreamGrant, fds: Sequence[int]) -> bool: ...
-    def mark_ended(self, reason: str, generation: int = 0) -> None: ...
+    def mark_ended(self, reason: str, generation: int = 0, detail: str = "") -> None: ...
     def mark_lost(self) -> None: ...
 
 
@@ -66,9 +66,13 @@ class SessionStreams:
 
     Safe for threads. The connection's I/O thread calls what takes a message, and `end_all`; streams
     add and remove themselves.
+
+    Attributes:
+        closing: Whether their client closes them all, of its own accord.
     """
 
     def __init__(self) -> None:
+        self.closing = False
         self._lock = threading.Lock()
         self._writers: dict[tuple[int, int], WriterEnd] = {}
         self._readers: dict[int, ReaderEnd] = {}
@@ -184,7 +188,7 @@ class SessionStreams:
         if writer is not None:
             writer.mark_ended(message.reason)
         for reader in readers.values():
-            reader.mark_ended(message.reason, message.generation)
+            reader.mark_ended(message.reason, message.generation, message.detail)
 
     def _generations(self, number: int) -> list[WriterEnd]:
         with self._lock:

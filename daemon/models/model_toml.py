@@ -71,6 +71,8 @@ _RUN_KEYS = {
     "threads": Key(type=INTEGER, default=0, least=0, most=256),
     "instances": Key(type=INTEGER, default=1, least=1, most=1),
     "provider": Key(type=STRING, default="cpu", choices=("cpu",)),
+    "time_limit_s": Key(type=NUMBER, default=30.0, least=0.1, most=86400),
+    "load_limit_s": Key(type=NUMBER, default=300.0, least=0.1, most=86400),
 }
 
 
@@ -118,6 +120,10 @@ class RunConfig(Struct, frozen=True):
     """0: the engine chooses, within the cores this process may use."""
     instances: int = 1
     provider: str = "cpu"
+    time_limit_s: float = 30.0
+    """Of one frame; a worker that is at one for longer is replaced."""
+    load_limit_s: float = 300.0
+    """From the start of a worker until its model is loaded and warm."""
 
 
 class ModelToml(Struct, frozen=True):

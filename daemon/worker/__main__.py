@@ -30,6 +30,8 @@ def main() -> int:
     options = _parse()
     _core.die_with_parent(signal.SIGKILL, options.parent)
     faulthandler.enable()
+    # At the daemon's word: all stacks, even of a thread that is stuck in C with Python's lock.
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
     start_logging(options.log_level, as_json=options.json_log)
     # A terminal's Ctrl-C reaches the daemon too, which then tells its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

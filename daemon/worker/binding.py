@@ -81,6 +81,7 @@ class Binding:
         number: The daemon's number of it.
         descriptors: Of which one becomes readable after `arm`. Duplicates, its own until `close`:
             an end's own goes when its stream is taken away.
+        start_seq: The first frame that it is owed.
         done: Whether the frames have ended; `close` follows.
     """
 
@@ -95,11 +96,11 @@ class Binding:
         self.frames = frames
         self.results = results
         self.descriptors = _watch(frames, results)
+        self.start_seq = frames.grant.start_seq
         self.done = False
         self._once = request.once
         self._version = version
         self._runs: deque[bytes] = deque()
-        self._newest: Frame | None = None
         self._slot: Slot | None = None
 
     def run_once(self, trace_id: bytes) -> None:
@@ -123,8 +124,7 @@ class Binding:
         try:
             self._make_result(frame, runner, counters)
         finally:
-            if frame is not self._newest:
-                frame.close()
+            frame.close()
         return True
 
     def arm(self) -> bool:
@@ -144,8 +144,6 @@ class Binding:
 
     def close(self) -> None:
         """Detaches from the frames and ends the results."""
-        if self._newest is not None:
-            self._newest.close()
         if self._slot is not None:
             self._slot.abandon()
         close_fds(self.descriptors)
@@ -168,18 +166,17 @@ class Binding:
 
     def _take_frame(self) -> Frame | None:
         try:
-            frame = self.frames.next(0)
+            return self.frames.next(0)
         except WouldBlock:
-            return self._newest  # of a `once` binding: it runs again on the same frame
+            if not self._once:
+                return None
+            # It runs again on the same frame. Not kept pinned meanwhile: a frame that a worker has
+            # pinned is one that it is at, for the daemon's watchdog.
+            return next(iter(self.frames.recent(1)), None)
         except StreamClosed as error:
             self.results.end(error.reason)
             self.done = True
             return None
-        if self._once:
-            if self._newest is not None:
-                self._newest.close()
-            self._newest = frame
-        return frame
 
     def _make_result(self, frame: Frame, runner: ModelRunner, counters: Counters) -> None:
         slot, self._slot = self._slot, None
@@ -239,11 +236,8 @@ def _watch(frames: ReaderStream, results: ResultsWriter) -> tuple[int, ...]:
 
 
 def _attach(connection: Connection, request: Serve) -> ReaderStream:
-    # A `once` binding keeps the newest frame for the next run while it takes a newer one.
-    max_pins = 2 if request.once else 1
-    answer, fds = connection.request(
-        AttachReader(stream=request.stream, policy=request.frames, max_pins=max_pins)
-    )
+    policy = "latest" if request.once else request.frames
+    answer, fds = connection.request(AttachReader(stream=request.stream, policy=policy, max_pins=1))
     return map_reader(connection, answer, fds)
 
 

@@ -144,7 +144,8 @@ class Serving:
         else:
             binding.results.notify = self._wake
             self._post(lambda: self._add(binding))
-            connection.reply(request, {"stream": binding.results.stream_id})
+            answer = {"stream": binding.results.stream_id, "start_seq": binding.start_seq}
+            connection.reply(request, answer)
 
     def _add(self, binding: Binding) -> None:
         if binding.number in self._unwanted:

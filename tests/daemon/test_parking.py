@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mcpd.daemon.config import parse
 from mcpd.daemon.models.repository import read_model
 from mcpd.daemon.parking import MAX_BACKOFF_S, Failures, how_it_ended, stamp_files
 from mcpd.daemon.worker_log import LINE_LENGTH, WorkerLog
@@ -135,24 +135,27 @@ def test_parked_model_whose_files_were_changed_is_tried_anew_when_it_is_asked_fo
         assert c.infer("trivial", image(9)).ok
 
 
-def test_worker_may_be_killed_for_ever_when_nothing_is_to_be_parked(
-    tmp_path: Path, models: Path
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [("--park-after", "0", (0, 600.0)), ("--park-window", "1.5", (5, 1.5))],
+)
+def test_limits_of_parking_are_set_by_option(
+    option: str, value: str, expected: tuple[int, float]
 ) -> None:
-    write_model(models)
-    with (
-        faulty_daemon(tmp_path, models, "--park-after", "0") as daemon,
-        connect(daemon.socket) as client,
-    ):
-        for _ in range(6):
-            assert client.infer("trivial", image(1)).ok
-            before = model(client)
-            os.kill(before["pid"], signal.SIGKILL)
-            wait_until(
-                lambda times=before["restarts"]: model(client)["restarts"] > times,  # type: ignore[misc]
-                30,
-                "it is noticed",
-            )
-        assert model(client)["state"] != "parked"
+    settings = parse([option, value])
+    assert (settings.park_after, settings.park_window_s) == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--park-after", "-1"), ("--park-after", "x"), ("--park-window", "0"), ("--park-window", "y")],
+)
+def test_limits_of_parking_that_make_no_sense_are_refused(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse([option, value])
+    assert value in capsys.readouterr().err
 
 
 def test_failures_outside_of_the_window_do_not_count() -> None:

@@ -156,10 +156,12 @@ class Flow:
         last = 0
         try:
             for result in self._results:
-                assert result.status == "ok"
-                assert result.source_seq > last, "results come in order, none twice"
+                assert result.status in ("ok", "worker_died")
+                assert result.source_seq == (last or result.source_seq - 1) + 1, (
+                    "each frame has a result, in order, none twice"
+                )
                 last = result.source_seq
-                self.received += 1
+                self.received += result.ok
         except (McpdError, AssertionError) as error:
             self.error = error
 

@@ -20,5 +20,7 @@ class Fault(IntEnum):
     """SIGKILL when the result is published, before the frame is closed."""
     STOP = 206
     """SIGSTOP while the model runs."""
+    STUCK_AFTERWARDS = 208
+    """Sleeps for ever when the frame is closed, before the next."""
     SLOW = 207
     """Takes 0.3 s."""

@@ -22,6 +22,7 @@ if "mcpd.daemon.worker" in sys.orig_argv:
 
     load, run = onnx.OnnxEngine.load, onnx.OnnxEngine.run
     publish, open_binding = Slot.publish, binding.open_binding
+    step = binding.Binding.step
     folder: list[str] = []
     after_publish: list[int] = []
 
@@ -73,16 +74,23 @@ if "mcpd.daemon.worker" in sys.orig_argv:
         outputs = run(self, inputs)
         if level == Fault.DIE_BEFORE_PUBLISH:
             die(signal.SIGKILL)
-        if level == Fault.DIE_AFTER_PUBLISH:
+        if level in (Fault.DIE_AFTER_PUBLISH, Fault.STUCK_AFTERWARDS):
             after_publish.append(level)
         return outputs
 
     def faulty_publish(self: Any) -> int:
         """As Slot.publish; the worker does not come further if the frame said so."""
         seq = publish(self)
-        if after_publish:
+        if after_publish == [Fault.DIE_AFTER_PUBLISH]:
             die(signal.SIGKILL)
         return seq
+
+    def faulty_step(self: Any, *arguments: Any) -> bool:
+        """As Binding.step; the worker does not come back from it if the frame said so."""
+        worked = step(self, *arguments)
+        if after_publish:
+            time.sleep(3600)
+        return worked
 
     def faulty_open(*arguments: Any) -> Any:
         """As open_binding, unless the model's folder says otherwise."""
@@ -96,5 +104,6 @@ if "mcpd.daemon.worker" in sys.orig_argv:
         return open_binding(*arguments)
 
     onnx.OnnxEngine.load, onnx.OnnxEngine.run = faulty_load, faulty_run  # type: ignore[method-assign]
+    setattr(binding.Binding, "step", faulty_step)  # noqa: B010
     Slot.publish = faulty_publish  # type: ignore[method-assign]
     setattr(serving, "open_binding", faulty_open)  # noqa: B010
