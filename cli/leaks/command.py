@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from mcpd.cli.options import (
 from mcpd.shm.errors import DaemonUnavailable, NotPermitted
 
 if TYPE_CHECKING:
-    from mcpd.shm.leaks import Entry
+    from mcpd.shm.leaks import Report
     from mcpd.shm.leaks.fix import Action
 
 SCHEMA = 1
@@ -111,7 +110,7 @@ def command(
         return
     if (dry_run or names) and not fix:
         raise click.UsageError("--dry-run and --name go with --fix")
-    from mcpd.shm.leaks import Options, scan, status_of
+    from mcpd.shm.leaks import Options, examine, status_of
     from mcpd.shm.leaks.record import read_record
 
     options = Options(
@@ -122,47 +121,43 @@ def command(
         record=read_record([record_file] if record_file is not None else None),
     )
     leases = _read_leases(invocation)
-    began_s = time.monotonic()
-    entries = scan(leases, options=options)
-    took_s = time.monotonic() - began_s
-    status = status_of(entries)
+    report = examine(leases, options)
     if prometheus is not None:
         from mcpd.shm.leaks.prometheus import write_metrics
 
-        write_metrics(prometheus, entries, status=status, took_s=took_s)
-    from mcpd.cli.leaks.tables import print_actions, print_entries
+        write_metrics(prometheus, report)
+    from mcpd.cli.leaks.tables import print_actions, print_report
 
     if not invocation.json:
-        print_entries(entries, daemon=leases is not None, show_all=show_all)
-    actions: list[Action] = []
+        print_report(report, daemon=leases is not None, show_all=show_all)
+    status = report.status
+    actions: list[Action] | None = None
     if fix:
-        from mcpd.shm.leaks.fix import remove
+        from mcpd.shm.leaks.fix import REMOVED, remove
 
-        actions = remove(entries, options, names=names, dry_run=dry_run)
+        actions = remove(report.entries, options, names=names, dry_run=dry_run)
         if not invocation.json:
             print_actions(actions)
+        removed = {id(action.entry) for action in actions if action.outcome == REMOVED}
+        status = status_of([entry for entry in report.entries if id(entry) not in removed])
     if invocation.json:
-        print_json(_document(entries, actions if fix else None, leases is not None, took_s))
-    if actions and not dry_run:
-        removed = {id(action.entry) for action in actions if action.outcome == "removed"}
-        status = status_of([entry for entry in entries if id(entry) not in removed])
+        print_json(_document(report, actions, daemon=leases is not None))
     if status:
         raise click.exceptions.Exit(status)
 
 
-def _document(
-    entries: list[Entry], actions: list[Action] | None, daemon: bool, took_s: float
-) -> dict[str, Any]:
+def _document(report: Report, actions: list[Action] | None, *, daemon: bool) -> dict[str, Any]:
     from mcpd.shm.leaks import ORPHANED, UNKNOWN
 
-    verdicts = [entry.verdict for entry in entries]
+    verdicts = [entry.verdict for entry in report.entries]
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "daemon": daemon,
-        "scan_s": round(took_s, 6),
+        "scan_s": round(report.took_s, 6),
+        "unreadable": report.unreadable,
         "orphaned": verdicts.count(ORPHANED),
         "unknown": verdicts.count(UNKNOWN),
-        "entries": [entry.to_dict() for entry in entries],
+        "entries": [entry.to_dict() for entry in report.entries],
     }
     if actions is not None:
         document["actions"] = [

@@ -10,7 +10,7 @@ import click
 from mcpd.cli.render import format_bytes, format_duration, print_table
 
 if TYPE_CHECKING:
-    from mcpd.shm.leaks import Entry
+    from mcpd.shm.leaks import Entry, Report
     from mcpd.shm.leaks.fix import Action
 
 _OWN_TABLES = (
@@ -22,10 +22,11 @@ _OWN_TABLES = (
 _COLUMNS = ("what", ">size", ">resident", ">age", "owner", "verdict")
 
 
-def print_entries(entries: Sequence[Entry], *, daemon: bool, show_all: bool) -> None:
+def print_report(report: Report, *, daemon: bool, show_all: bool) -> None:
     """Tables of mcpd's own and of what others left, and one line for each that needs a word."""
     from mcpd.shm.leaks import IN_USE, ORPHANED, UNKNOWN
 
+    entries = report.entries
     if not daemon:
         click.echo("no daemon answers: this is what the system itself shows\n")
     for title, kinds in _OWN_TABLES:
@@ -52,6 +53,8 @@ def print_entries(entries: Sequence[Entry], *, daemon: bool, show_all: bool) -> 
     if used and not show_all:
         size = format_bytes(sum(entry.nbytes for entry in used))
         click.echo(f"in use by other programs: {len(used)}, {size}; --all shows them")
+    if report.unreadable:
+        click.echo(f"{report.unreadable} processes could not be looked into: root sees them")
     for verdict in (UNKNOWN, ORPHANED):
         found = [entry for entry in entries if entry.verdict == verdict]
         nbytes = sum(entry.nbytes for entry in found if entry.kind != "process")

@@ -7,6 +7,17 @@ docs/leaks.md tells what each verdict means and how it is come by.
 """
 
 from mcpd.shm.leaks.entry import IN_USE, ORPHANED, UNKNOWN, Entry, escape
-from mcpd.shm.leaks.scanning import Options, scan, status_of
+from mcpd.shm.leaks.scanning import Options, Report, examine, scan, status_of
 
-__all__ = ["IN_USE", "ORPHANED", "UNKNOWN", "Entry", "Options", "escape", "scan", "status_of"]
+__all__ = [
+    "IN_USE",
+    "ORPHANED",
+    "UNKNOWN",
+    "Entry",
+    "Options",
+    "Report",
+    "escape",
+    "examine",
+    "scan",
+    "status_of",
+]

@@ -96,7 +96,7 @@ class Living:
         if creator.state != DEAD:
             return creator
         for process in self.processes:
-            if process.group == made.group and process.comm == made.comm:
+            if made.group and process.group == made.group:
                 reason = f"its maker {made.pid} is dead, but {process.comm} {process.pid} of the"
                 return Creator(
                     *(made.pid, made.comm, UNSURE),

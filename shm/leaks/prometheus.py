@@ -6,10 +6,10 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 
-from mcpd.shm.leaks.entry import IN_USE, KINDS, ORPHANED, UNKNOWN, Entry
+from mcpd.shm.leaks.entry import IN_USE, KINDS, ORPHANED, UNKNOWN
+from mcpd.shm.leaks.scanning import Report
 
 _HELP = {
     "mcpd_leaks_objects": "Objects seen, by kind, program and verdict.",
@@ -18,14 +18,9 @@ _HELP = {
 }
 
 
-def write_metrics(path: Path, entries: Sequence[Entry], *, status: int, took_s: float) -> None:
-    """Writes the file anew, in one step: its reader sees the old one or the new one whole.
-
-    Args:
-        status: The exit status, as `status_of`.
-        took_s: How long the scan took.
-    """
-    text = render_metrics(entries, status=status, took_s=took_s, now_s=time.time())
+def write_metrics(path: Path, report: Report) -> None:
+    """Writes the file anew, in one step: its reader sees the old one or the new one whole."""
+    text = render_metrics(report, now_s=time.time())
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -37,7 +32,7 @@ def write_metrics(path: Path, entries: Sequence[Entry], *, status: int, took_s: 
         raise
 
 
-def render_metrics(entries: Sequence[Entry], *, status: int, took_s: float, now_s: float) -> str:
+def render_metrics(report: Report, *, now_s: float) -> str:
     """The text of such a file."""
     sums: dict[str, dict[tuple[str, str, str], int]] = {name: defaultdict(int) for name in _HELP}
     for kind in KINDS:
@@ -45,7 +40,7 @@ def render_metrics(entries: Sequence[Entry], *, status: int, took_s: float, now_
             # A series that comes and goes cannot be alerted on.
             for series in sums.values():
                 series[kind, "", verdict] = 0
-    for entry in entries:
+    for entry in report.entries:
         key = entry.kind, entry.program, entry.verdict
         sums["mcpd_leaks_objects"][key] += 1
         sums["mcpd_leaks_bytes"][key] += entry.nbytes
@@ -57,8 +52,9 @@ def render_metrics(entries: Sequence[Entry], *, status: int, took_s: float, now_
             labels = f'kind="{kind}",program="{_quoted(program)}",verdict="{verdict}"'
             lines.append(f"{name}{{{labels}}} {value}")
     for name, text, number in (
-        ("mcpd_leaks_status", "0 clean, 1 leak found, 2 could not tell.", status),
-        ("mcpd_leaks_scan_seconds", "How long the scan took.", round(took_s, 6)),
+        ("mcpd_leaks_status", "0 clean, 1 leak found, 2 could not tell.", report.status),
+        ("mcpd_leaks_unreadable_processes", "Not looked into.", report.unreadable),
+        ("mcpd_leaks_scan_seconds", "How long the scan took.", round(report.took_s, 6)),
         ("mcpd_leaks_scan_timestamp_seconds", "When it was made.", round(now_s, 3)),
     ):
         lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge", f"{name} {number}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,25 @@ class Look:
         return cls(names, Judge.of(living, record, options.min_age_s))
 
 
+@dataclass(frozen=True)
+class Report:
+    """What one look found.
+
+    Attributes:
+        unreadable: Processes that could not be looked into: what they hold is not known.
+        took_s: How long it took.
+    """
+
+    entries: list[Entry]
+    unreadable: int
+    took_s: float
+
+    @property
+    def status(self) -> int:
+        """As `status_of`."""
+        return status_of(self.entries)
+
+
 def scan(
     leases: Sequence[Mapping[str, Any]] | None = None,
     *,
@@ -79,7 +99,12 @@ def scan(
         options: How to look.
         changes: Fields of Options, instead of `options`.
     """
-    options = options or Options(**changes)
+    return examine(leases, options or Options(**changes)).entries
+
+
+def examine(leases: Sequence[Mapping[str, Any]] | None, options: Options) -> Report:
+    """As `scan`, with how well it could look."""
+    began_s = time.monotonic()
     look = Look.take(options)
     judge = look.judge
     entries = [judge.name(name) for name in look.names]
@@ -90,7 +115,7 @@ def scan(
     entries += count_gpu_processes(judge.living.processes)
     if leases is not None:
         entries += count_leases(leases, max_pin_age_s=options.max_pin_age_s)
-    return entries
+    return Report(entries, judge.unreadable, time.monotonic() - began_s)
 
 
 def status_of(entries: Sequence[Entry]) -> int:

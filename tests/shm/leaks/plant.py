@@ -79,7 +79,10 @@ class Child:
     def kill(self) -> None:
         """SIGKILL, and waits for its end. Idempotent."""
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 @contextmanager
