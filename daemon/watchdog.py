@@ -54,11 +54,6 @@ class Watchdog:
             if reader.session.number == session_number
         )
 
-    def close(self) -> None:
-        """Watches no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
     def _look(self, due_s: float = 0.0) -> None:
         """Looks at every worker that has work; `due_s` is when it was to, by the loop's clock."""
         now_s = time.monotonic()

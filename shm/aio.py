@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,7 +37,7 @@ from mcpd.shm.messages import (
     RunOnce,
     SealStream,
 )
-from mcpd.shm.modelling import MODEL_WAIT_S, results_request
+from mcpd.shm.modelling import MODEL_WAIT_S, left_of, results_request
 from mcpd.shm.reading import Reading
 from mcpd.shm.replies import Answer
 from mcpd.shm.requests import Requests
@@ -219,15 +220,18 @@ class AsyncClient:
         trace_id: bytes = b"",
     ) -> Result:
         """Runs a model on the newest frame of a stream; as Client.run_once."""
+        deadline = time.monotonic() + timeout_s
         async with self.results(
             stream, model=model, version=version, once=True, timeout_s=timeout_s
         ) as results:
             try:
                 await results.run_once(trace_id)
-                return await results.next()
+                return await results.next(left_of(deadline))
             except WorkerDied:
+                if time.monotonic() >= deadline:
+                    raise
                 await results.run_once(trace_id)  # a new worker is there
-                return await results.next()
+                return await results.next(left_of(deadline))
 
     def requests(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -93,15 +94,18 @@ class ModelClient(StreamClient):
         Raises:
             As `results`; TimedOut also when there was no frame; WorkerDied if both died.
         """
+        deadline = time.monotonic() + timeout_s
         with self.results(
             stream, model=model, version=version, once=True, timeout_s=timeout_s
         ) as results:
             try:
                 results.run_once(trace_id)
-                return results.next()
+                return results.next(left_of(deadline))
             except WorkerDied:
+                if time.monotonic() >= deadline:
+                    raise
                 results.run_once(trace_id)  # a new worker is there
-                return results.next()
+                return results.next(left_of(deadline))
 
     def requests(
         self,
@@ -186,6 +190,11 @@ class ModelClient(StreamClient):
             TimedOut: It took longer.
         """
         return self._inference.infer(model, inputs, format, timeout_s, version)
+
+
+def left_of(deadline_s: float) -> float:
+    """What is left until a time by time.monotonic, at least enough to look once."""
+    return max(0.001, deadline_s - time.monotonic())
 
 
 def results_request(

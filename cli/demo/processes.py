@@ -9,13 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Self
 
+from mcpd.cli.demo.folders import make_folder
 from mcpd.native._core import die_with_parent
 from mcpd.shm.errors import DaemonUnavailable, McpdError
 
@@ -148,6 +148,8 @@ class Process:
 class PrivateDaemon(Process):
     """A daemon of one's own on a socket in a new folder of mode 0700; dies with this process.
 
+    When that is killed, the folder is left, empty; the next such daemon's start removes it.
+
     Args:
         models: The model repository; None for the user's own.
         load: What `--load` takes: "all", "none" or names.
@@ -157,7 +159,7 @@ class PrivateDaemon(Process):
     """
 
     def __init__(self, models: Path | None = None, *, load: str = "all") -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="mcpd-"))
+        self.directory = make_folder()
         self.socket = self.directory / "mcpd.sock"
         self.left: list[str] = []
         """What was still in the folder when the daemon had ended; nothing, if it is well."""

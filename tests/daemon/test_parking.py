@@ -17,6 +17,7 @@ from mcpd.daemon.models.repository import read_model
 from mcpd.daemon.parking import MAX_BACKOFF_S, Failures, how_it_ended, stamp_files
 from mcpd.daemon.worker_log import LINE_LENGTH, WorkerLog
 from mcpd.shm import Client, ModelFailed, NotFound, WorkerDied, connect
+from tests.cli.command import run_mcpd
 from tests.support.daemon import RunningDaemon, wait_until
 from tests.support.faulty import faulty_daemon, write_model
 from tests.support.faulty_levels import Fault
@@ -73,6 +74,9 @@ def test_model_that_crashes_at_load_is_parked_with_its_reason_and_others_go_on(
             c.infer("bad", image(1))
         assert "mcpd models load bad" in caught.value.hint
         assert model(c, "bad")["restarts"] == 3, "asking does not start it"
+        shown = run_mcpd("status", socket=daemon.socket).out
+        assert "parked: its worker failed 3 times" in shown
+        assert "mcpd models load bad" in shown
         assert c.infer("good", image(7)).ok
         assert model(c, "good")["restarts"] == 0
 

@@ -213,3 +213,23 @@ def test_worker_that_was_held_up_together_with_the_daemon_is_left_alone(
             os.kill(pid, signal.SIGCONT)
         assert pending.collect(30).ok
     assert model(client)["restarts"] == 0
+
+
+def test_worker_that_does_not_begin_on_a_stream_tells_its_stacks_and_is_replaced(
+    tmp_path: Path, models: Path
+) -> None:
+    with (
+        faulty_daemon(tmp_path, models, serve_s=1.0) as daemon,
+        connect(daemon.socket) as client,
+    ):
+        assert client.infer("trivial", image(1)).ok
+        (models / "trivial" / "fault").write_text("hang-at-serve")
+        stream = client.create_stream("cam", width=8, height=8, format="rgb24")
+        with stream.acquire(5) as slot:
+            slot.planes[0][:] = 9
+        with client.results("cam", model="trivial") as results:
+            assert results.next(30).ok
+            assert results.reopened == 0
+        assert "did not begin on a stream within 1 s" in daemon.stderr
+        assert "faulty_open" in daemon.stderr
+        assert model(client)["restarts"] == 1

@@ -11,13 +11,22 @@ from tests.support.models import write_trivial
 HERE = Path(__file__).parent
 
 
-def faulty_daemon(folder: Path, models: Path, *arguments: str, load: str = "none") -> RunningDaemon:
-    """A daemon whose workers do as they are told by the frames that they get."""
+def faulty_daemon(
+    folder: Path, models: Path, *arguments: str, load: str = "none", serve_s: float = 30.0
+) -> RunningDaemon:
+    """A daemon whose workers do as they are told by the frames that they get.
+
+    Args:
+        serve_s: How long a worker may take to begin on a stream.
+    """
     paths = (HERE / "faulty_worker", HERE.parents[1])
     return RunningDaemon(
         folder,
         models,
-        env={"PYTHONPATH": os.pathsep.join(map(str, paths))},
+        env={
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "MCPD_TEST_SERVE_S": str(serve_s),
+        },
         load=load,
         arguments=arguments,
     )

@@ -14,6 +14,11 @@ import sys
 import time
 from typing import Any
 
+if "mcpd.daemon" in sys.orig_argv and "MCPD_TEST_SERVE_S" in os.environ:
+    from mcpd.daemon import bindings
+
+    bindings.SERVE_TIMEOUT_S = float(os.environ["MCPD_TEST_SERVE_S"])
+
 if "mcpd.daemon.worker" in sys.orig_argv:
     from mcpd.daemon.engines import onnx
     from mcpd.daemon.worker import binding, serving
