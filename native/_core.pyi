@@ -193,6 +193,7 @@ class Writer:
         first_seq: int = 1,
         history: int = 1,
         holds: int = 2,
+        payload_offset: int = 0,
     ) -> None: ...
     def add_group(self, group: int, control_fd: int, policy: int, depth: int = 0) -> int:
         """Returns the first sequence number that the group is owed; 0 for POLICY_LATEST.
@@ -286,6 +287,10 @@ class PinnedSlot:
     flags: Final[int]
     status: Final[int]
     description: Final[bytes]  # a copy: 128 + 192 * ntensors bytes, with ntensors checked
+    @property
+    def lost(self) -> bool:
+        """Whether memory under what its reader reads was taken away; as it was at the unpin."""
+
     def close(self) -> None: ...
     def give_back(self) -> None:
         """A member is not done with the frame: closes it and leaves it to the group.
@@ -350,6 +355,7 @@ class Reader:
         every_n: int = 0,
         interval_ns: int = 0,
         skip_expired: bool = False,
+        payload_offset: int = 0,
     ) -> None: ...
     def presents(self, frame: type[Frame], grant: Any, /) -> None:
         """Has `next` give instances of that class, with `grant`, instead of PinnedSlot."""

@@ -119,6 +119,12 @@ class WorkerDied(McpdError):
     retryable = True
 
 
+class SegmentLost(McpdError):
+    """Memory under a stream's payload was taken away while it was used; what was read is void."""
+
+    code = "segment_lost"
+
+
 class Internal(McpdError):
     """A fault of mcpd itself."""
 
@@ -145,6 +151,7 @@ STATUS_CODES: tuple[str, ...] = (
     "worker_died",
     "internal",
     "limit",
+    "segment_lost",
 )
 """Codes that a result's `status` field stands for, by index; docs/control.md."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.native import _core
 from mcpd.shm.bundle import KIND_ENCODED, Description, parse_description
-from mcpd.shm.errors import InvalidRequest, ProtocolError
+from mcpd.shm.errors import InvalidRequest, ProtocolError, SegmentLost
 from mcpd.shm.views import tensor_views
 
 if TYPE_CHECKING:
@@ -101,8 +101,16 @@ class Frame(_core.Frame):
 
     @property
     def buffer(self) -> memoryview:
-        """The bytes in use, read-only."""
-        return memoryview(self.core)
+        """The bytes in use, read-only.
+
+        Raises:
+            SegmentLost: They were taken away, see `check`; likewise planes, tensors and encoded.
+        """
+        try:
+            return memoryview(self.core)
+        except BufferError:
+            self.check()
+            raise
 
     @property
     def planes(self) -> Planes:
@@ -138,7 +146,9 @@ class Frame(_core.Frame):
         if self.description.kind != KIND_ENCODED:
             held = f"{self.format} pixels" if self.format else "tensors"
             raise InvalidRequest(f"frame {self.seq} holds {held}, not an encoded payload")
-        return bytes(self._open_buffer())
+        data = bytes(self._open_buffer())
+        self.check()
+        return data
 
     @property
     def tensors(self) -> Tensors:
@@ -150,6 +160,28 @@ class Frame(_core.Frame):
         if self._tensors is None:
             self._tensors = tensor_views(self._open_buffer(), self.description)
         return self._tensors
+
+    @property
+    def intact(self) -> bool:
+        """Whether what was read of it so far is what its writer left there; see `check`."""
+        return not self.core.lost
+
+    def check(self) -> None:
+        """Raises unless what was read of it so far is what its writer left there.
+
+        Only memory that a peer may shrink can be lost: that of streams with memory "posix" or
+        "foreign". To be asked after the last look at the frame and before what came of it is used;
+        `close` does, and leaving the `with` block. Works on a closed frame.
+
+        Raises:
+            SegmentLost: Memory was taken away: zeros were read in its place.
+        """
+        if self.core.lost:
+            raise SegmentLost(
+                f"frame {self.seq} of stream {self.grant.name!r} cannot be trusted: a peer took "
+                "away memory under it, and zeros were read",
+                "Throw away what was made of it; the stream's writer has to make it again.",
+            )
 
     def give_back(self) -> None:
         """Of a group's member: closes the frame undone, and leaves it to the group. For other
@@ -173,4 +205,4 @@ class Frame(_core.Frame):
     def _open_buffer(self) -> memoryview:
         if self.closed:
             raise InvalidRequest(f"frame {self.seq} is closed", "Use it before close().")
-        return memoryview(self.core)
+        return self.buffer

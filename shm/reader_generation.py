@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mcpd.native import _core
 from mcpd.shm.errors import ProtocolError
 from mcpd.shm.frame import Frame
-from mcpd.shm.stream_end import POLICY_CODES
+from mcpd.shm.stream_end import POLICY_CODES, raise_lost
 from mcpd.shm.transport import close_fds
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class ReaderGeneration:
 
     Raises:
         ProtocolError: Grant and descriptors do not agree.
+        SegmentLost: Its payload is smaller than it was.
         OSError: It cannot be mapped.
     """
 
@@ -69,6 +70,8 @@ class ReaderGeneration:
             self.core.presents(Frame, grant)
             if member:
                 self._claims = _Claims(fds[5], grant.slots, grant.member)
+        except OSError as error:
+            raise_lost(grant.name, error)
         finally:
             close_fds(fds)
         self.grant = grant

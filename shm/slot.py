@@ -9,7 +9,7 @@ from mcpd.native import _core
 from mcpd.shm.bundle import Description, TensorSpec, describe_tensors
 from mcpd.shm.errors import InvalidRequest, LimitExceeded, shown
 from mcpd.shm.frame import FLAG_QUANTISED, Frame
-from mcpd.shm.stream_end import raise_ended
+from mcpd.shm.stream_end import raise_ended, raise_lost
 from mcpd.shm.views import tensor_views
 from mcpd.shm.writing import check_picture, retrieve, write_encoded, write_image
 
@@ -216,6 +216,7 @@ class Slot(_core.Slot):
             InvalidRequest: It was published or abandoned already, or the stream is being or was
                 resized.
             StreamClosed: The stream ended while the slot was filled.
+            SegmentLost: A peer took away memory of the stream: who reads the slot may find zeros.
         """
         try:
             return super().publish()
@@ -223,6 +224,8 @@ class Slot(_core.Slot):
             raise_ended(self.grant.name, error.args[0])
         except ValueError as error:
             raise InvalidRequest(f"slot {self.index} cannot be published: {error}") from error
+        except OSError as error:
+            raise_lost(self.grant.name, error)
 
     def _owned(self) -> memoryview:
         if self.core.published:

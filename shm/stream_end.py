@@ -14,6 +14,7 @@ from mcpd.shm.errors import (
     McpdError,
     OutOfMemory,
     ProtocolError,
+    SegmentLost,
     StreamClosed,
     TimedOut,
     WouldBlock,
@@ -83,6 +84,16 @@ def raise_closed(name: str, connection: Connection, reason: str = "") -> NoRetur
     if reason or connection.lost:
         raise_ended(name, END_CODES[reason or "shutdown"])
     raise StreamClosed(f"this end of stream {name!r} was closed") from None
+
+
+def raise_lost(name: str, error: OSError) -> NoReturn:
+    """Raises SegmentLost for a writer's EFAULT, any other error as it is."""
+    if error.errno != errno.EFAULT:
+        raise error
+    raise SegmentLost(
+        f"stream {name!r}: a peer took away memory that its slots are in",
+        "Resize the stream, which gives it other memory, or create it again.",
+    ) from None
 
 
 _OF_NOW = frozenset(

@@ -11,7 +11,7 @@ from mcpd.native import _core
 from mcpd.shm.errors import LimitExceeded, ProtocolError
 from mcpd.shm.frame import FLAG_QUANTISED
 from mcpd.shm.slot import Slot, check_room
-from mcpd.shm.stream_end import END_CODES, POLICY_CODES, raise_closed
+from mcpd.shm.stream_end import END_CODES, POLICY_CODES, raise_closed, raise_lost
 from mcpd.shm.transport import close_fds
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class WriterGeneration:
                 holds=grant.spec.holds,
             )
             self._present(grant, description)
+        except OSError as error:
+            raise_lost(grant.name, error)
         finally:
             close_fds(fds)
         self.stream = stream

@@ -26,6 +26,7 @@ from mcpd.shm.stream_end import (
     check_timeout,
     raise_closed,
     raise_ended,
+    raise_lost,
     raise_none,
     raise_unmapped,
     read_grant,
@@ -117,6 +118,7 @@ class WriterStream:
             LimitExceeded: The writer holds as many slots as it declared (`holds`).
             InvalidRequest: timeout_s is below 0, or not a number.
             StreamClosed: The stream has ended.
+            SegmentLost: A peer took away memory of it.
         """
         while True:
             now = self._now
@@ -140,6 +142,8 @@ class WriterStream:
             except (TypeError, OverflowError):
                 check_timeout(timeout_s)
                 raise
+            except OSError as error:
+                raise_lost(self.name, error)
             if slot is None:
                 hint = "A lossless reader is behind; `mcpd status` names it."
                 raise_none(self.name, timeout_s, "no slot came free", hint)

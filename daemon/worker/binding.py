@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from mcpd.daemon.worker.pipeline import ModelRunner
 from mcpd.shm.bundle import Description, TensorSpec, describe_tensors
 from mcpd.shm.connection import Connection
-from mcpd.shm.errors import STATUS_CODES, LimitExceeded, McpdError, StreamClosed, WouldBlock
+from mcpd.shm.errors import (
+    STATUS_CODES,
+    LimitExceeded,
+    McpdError,
+    SegmentLost,
+    StreamClosed,
+    WouldBlock,
+)
 from mcpd.shm.frame import Frame
 from mcpd.shm.messages import (
     AttachReader,
@@ -124,7 +131,7 @@ class Binding:
         try:
             self._make_result(frame, runner, counters)
         finally:
-            frame.close()
+            _close(frame)
         return True
 
     def arm(self) -> bool:
@@ -191,11 +198,12 @@ class Binding:
             tensors = runner.run(frame)
             slot.finish_ns = time.monotonic_ns()
             _fill(slot, tensors)
+            frame.check()  # the last look at its memory was before this
         except Exception as error:
             # The outermost loop for whatever a model does to a frame: only that frame fails.
             counters.errors += 1
             slot.finish_ns = time.monotonic_ns()
-            _describe_failure(slot, frame, error)
+            _describe_failure(slot, frame, _reason(frame, error))
         else:
             counters.prepare_ns += runner.prepare_ns
             counters.infer_ns += runner.infer_ns
@@ -270,6 +278,21 @@ def _fill(slot: Slot, tensors: dict[str, NDArray[Any]]) -> None:
 @lru_cache(maxsize=1024)
 def _description(tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]) -> Description:
     return describe_tensors({name: TensorSpec(dtype.name, shape) for name, dtype, shape in tensors})
+
+
+def _reason(frame: Frame, error: Exception) -> Exception:
+    """Why a frame failed: whatever came of zeros in place of its memory, the zeros are why."""
+    try:
+        frame.check()
+    except SegmentLost as lost:
+        return lost
+    return error
+
+
+def _close(frame: Frame) -> None:
+    """Its result says already if its memory was lost."""
+    with suppress(SegmentLost):
+        frame.close()
 
 
 def _describe_failure(slot: Slot, frame: Frame, error: Exception) -> None:

@@ -100,6 +100,7 @@ class Serving:
         except McpdError as error:
             if not isinstance(error, StreamClosed):
                 log.warning("binding=%d closed: %s", binding.number, error)
+                binding.results.end("revoked")
             self._close(binding)
             return True
         if binding.done:

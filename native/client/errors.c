@@ -17,6 +17,7 @@ static const struct {
     {"not_found", -ENOENT},     {"exists", -EEXIST},        {"not_permitted", -EPERM},
     {"no_memory", -ENOMEM},     {"ended", -EPIPE},          {"protocol", -EPROTO},
     {"version", -EPROTONOSUPPORT}, {"unavailable", -ENOTCONN}, {"would_block", -EAGAIN},
+    {"segment_lost", -EFAULT},
 };
 #define NCODES (sizeof codes / sizeof *codes)
 

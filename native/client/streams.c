@@ -47,6 +47,7 @@ static int read_grant(const struct mcpd_value *map, struct mcpd_grant *grant,
     int bad = mcpd_map_unsigned(map, "stream", UINT64_MAX, &geometry->stream_id) |
               mcpd_map_unsigned(map, "generation", UINT64_MAX, &geometry->generation) |
               mcpd_map_unsigned(map, "first_seq", UINT64_MAX, &geometry->first_seq) |
+              mcpd_map_unsigned(map, "payload_offset", UINT64_MAX, &geometry->payload_offset) |
               mcpd_map_unsigned(map, "slots", UINT32_MAX, &nslots) |
               mcpd_map_unsigned(map, "slot_nbytes", UINT64_MAX, &geometry->slot_nbytes) |
               mcpd_map_unsigned(map, "reader", UINT64_MAX, &grant->reader) |

@@ -99,6 +99,7 @@ struct mcpd_geometry {
     uint64_t slot_nbytes; /* a multiple of 4096 */
     uint64_t first_seq;   /* 1.., sequence number of this generation's first frame */
     uint32_t nslots;      /* 2..MCPD_MAX_SLOTS */
+    uint64_t payload_offset; /* where slot 0 is in the payload object: 0, or whole pages */
 };
 
 /* As what a reader, or a group of them, is admitted; the daemon tells both sides the same. */
@@ -141,11 +142,12 @@ MCPD_API int64_t mcpd_group_control_nbytes(uint32_t nslots);
 /* ---- writer ------------------------------------------------------------------------------- */
 
 /*
- * Maps a stream for writing and touches every page. The descriptors stay the caller's; wake_fd is
- * the writer's own eventfd, which lossless readers signal when they make room.
+ * Maps a stream for writing and touches every page that its objects have. The descriptors stay the
+ * caller's; wake_fd is the writer's own eventfd, which lossless readers signal when they make room.
  * history: newest frames retained for late readers, at least 1. holds: slots the writer may hold, at
  * least 1. -ENOSPC: fewer slots than history + holds + 1; -EINVAL: geometry out of bounds or an object
- * smaller than it says; -EEXIST: written before; -EPROTONOSUPPORT: not of this ABI.
+ * smaller than it says; -EFAULT: an unsealed payload is smaller, perhaps by now; -EEXIST: written
+ * before; -EPROTONOSUPPORT: not of this ABI.
  */
 MCPD_API int mcpd_writer_open(const struct mcpd_geometry *geometry, int control_fd, int payload_fd,
                               int wake_fd, uint32_t history, uint32_t holds, mcpd_writer **out);
@@ -176,7 +178,8 @@ MCPD_API int mcpd_writer_remove_reader(mcpd_writer *writer, uint64_t reader_id);
 /*
  * Takes a free slot, the most recently freed first; returns its index. timeout_ns 0: do not wait,
  * negative: for ever. -EAGAIN: would block; -ETIMEDOUT; -EBUSY: the writer holds `holds` slots
- * already; -EPIPE: the stream has ended; -EINTR: a signal handler ran while waiting.
+ * already; -EPIPE: the stream has ended; -EINTR: a signal handler ran while waiting; -EFAULT: the
+ * payload lost memory (see mcpd_reader_check).
  */
 MCPD_API int mcpd_writer_acquire(mcpd_writer *writer, int64_t timeout_ns);
 /*
@@ -192,7 +195,8 @@ MCPD_API struct mcpd_description *mcpd_writer_description(mcpd_writer *writer, u
  * Publishes an acquired slot and wakes the readers that sleep. Returns its sequence number;
  * generation, seq and publish_ns of meta are set by the call. hold: keep the slot from reuse until
  * released, because the writer still looks at it (a decoder's reference frame). -EINVAL: not
- * acquired, or more nbytes than a slot has; -EPIPE: the stream has ended (the slot stays acquired).
+ * acquired, or more nbytes than a slot has; -EPIPE: the stream has ended; -EFAULT: the payload lost
+ * memory, perhaps of this slot (the slot stays acquired).
  */
 MCPD_API int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot, struct mcpd_meta *meta,
                                      int hold);
@@ -218,6 +222,14 @@ MCPD_API int mcpd_reader_open(const struct mcpd_geometry *geometry,
 MCPD_API int mcpd_reader_next(mcpd_reader *reader, int64_t timeout_ns, struct mcpd_meta *meta);
 MCPD_API const void *mcpd_reader_slot(mcpd_reader *reader, uint32_t pin);
 MCPD_API const struct mcpd_description *mcpd_reader_description(mcpd_reader *reader, uint32_t pin);
+/*
+ * A payload that is not sealed (posix and foreign memory) can be shrunk by a peer while it is read. A
+ * handler of SIGBUS, installed when one is mapped, puts zeros there instead, whichever thread reads, and
+ * passes on what is not about these mappings. Asked after the reading and before its result is used: 0,
+ * or -EFAULT when memory was lost, from then on for every frame of this reader. A system call that is
+ * given such memory fails with EFAULT instead. Who keeps SIGBUS blocked in a thread is not protected.
+ */
+MCPD_API int mcpd_reader_check(mcpd_reader *reader);
 MCPD_API int mcpd_reader_unpin(mcpd_reader *reader, uint32_t pin);
 /* A member is not done with the frame: unpins it and leaves it to the group. Else as unpin. */
 MCPD_API int mcpd_reader_give_back(mcpd_reader *reader, uint32_t pin);

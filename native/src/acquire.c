@@ -47,6 +47,8 @@ static int ready(mcpd_writer *writer)
         return -ECANCELED;
     if (mcpd_load_seq_cst(&writer->wctl->ended) != MCPD_LIVE)
         return -EPIPE;
+    if (mcpd_guarded_lost(writer->guarded))
+        return -EFAULT;
     if (writer->frozen)
         return -EAGAIN;
     if (writer->nheld >= writer->holds)
@@ -67,6 +69,7 @@ static int take(mcpd_writer *writer)
     int result = ready(writer);
     if (result < 0)
         return result;
+    mcpd_guarded_watch(writer->guarded);
     uint32_t index = writer->free[--writer->nfree];
     struct mcpd_writer_slot *slot = &writer->slots[index];
     slot->state = MCPD_SLOT_WRITING;

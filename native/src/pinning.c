@@ -88,6 +88,7 @@ int mcpd_reader_deliver(mcpd_reader *reader, uint32_t slot, const struct mcpd_me
 {
     uint32_t pin = reader->free[--reader->nfree];
     int64_t latency_ns;
+    mcpd_guarded_watch(reader->guarded);
     if (__builtin_sub_overflow(now_ns, meta->publish_ns, &latency_ns))
         latency_ns = 0; /* a time that cannot be */
     reader->pins[pin] =
@@ -137,6 +138,13 @@ static int take_off(mcpd_reader *reader, uint32_t pin, uint32_t state)
         return mcpd_reader_leave(reader, -EINVAL);
     mcpd_reader_take_off(reader, pin, state);
     return mcpd_reader_leave(reader, 0);
+}
+
+int mcpd_reader_check(mcpd_reader *reader)
+{
+    if (!*reader->guard)
+        return -ECHILD;
+    return mcpd_guarded_lost(reader->guarded) ? -EFAULT : 0;
 }
 
 int mcpd_reader_unpin(mcpd_reader *reader, uint32_t pin)

@@ -41,7 +41,7 @@ static void discard(mcpd_reader *reader)
         if (reader->words != NULL)
             let_all_go(reader);
         mcpd_map_close(&reader->writer_control);
-        mcpd_map_close(&reader->payload);
+        mcpd_payload_close(&reader->payload, &reader->guarded);
         mcpd_map_close(&reader->control);
         mcpd_map_close(&reader->group_control);
         MCPD_STEP("reader.close.unmapped");
@@ -63,8 +63,9 @@ static int map_objects(mcpd_reader *reader, const struct mcpd_reader_fds *fds, i
     int result = mcpd_map_open(&reader->writer_control, fds->writer_control,
                                mcpd_wctl_nbytes(nslots), 0);
     if (result == 0)
-        result = mcpd_map_open(&reader->payload, fds->payload,
-                               (size_t)mcpd_payload_nbytes(&reader->geometry), 0);
+        result = mcpd_payload_open(&reader->payload, &reader->guarded, fds->payload,
+                                   reader->geometry.payload_offset,
+                                   (size_t)mcpd_payload_nbytes(&reader->geometry), 0);
     if (result == 0)
         result = mcpd_map_open(&reader->control, fds->control,
                                mcpd_rctl_nbytes(reader->max_pins), 1);

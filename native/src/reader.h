@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <pthread.h>
 
+#include "guard.h"
 #include "layout.h"
 #include "stream.h"
 
@@ -32,6 +33,7 @@ struct mcpd_reader {
     pthread_mutex_t mutex;
     struct mcpd_geometry geometry;
     struct mcpd_map writer_control, payload, control, group_control;
+    struct mcpd_guarded *guarded; /* of the payload, NULL if that cannot be lost */
     const struct mcpd_wctl *wctl;
     const _Atomic uint64_t *queue;
     const struct mcpd_slot_header *headers;

@@ -28,7 +28,7 @@ static void discard(mcpd_writer *writer)
         mcpd_group_close(&writer->groups[i]);
     if (ours) { /* a forked child does not have the mappings */
         mcpd_map_close(&writer->control);
-        mcpd_map_close(&writer->payload);
+        mcpd_payload_close(&writer->payload, &writer->guarded);
     }
     if (writer->sleep.fd >= 0)
         close(writer->sleep.fd);
@@ -48,8 +48,9 @@ static int open_parts(mcpd_writer *writer, int control_fd, int payload_fd, int w
     if (result == 0)
         result = mcpd_map_open(&writer->control, control_fd, mcpd_wctl_nbytes(nslots), 1);
     if (result == 0)
-        result = mcpd_map_open(&writer->payload, payload_fd,
-                               (size_t)mcpd_payload_nbytes(&writer->geometry), 1);
+        result = mcpd_payload_open(&writer->payload, &writer->guarded, payload_fd,
+                                   writer->geometry.payload_offset,
+                                   (size_t)mcpd_payload_nbytes(&writer->geometry), 1);
     if (result == 0)
         result = writer->sleep.fd = mcpd_wake_dup(wake_fd);
     if (result < 0)
@@ -157,6 +158,8 @@ int64_t mcpd_writer_publish(mcpd_writer *writer, uint32_t slot, struct mcpd_meta
         return mcpd_writer_leave(writer, -EINPROGRESS);
     if (mcpd_load_acquire(&writer->wctl->ended) != MCPD_LIVE)
         return mcpd_writer_leave(writer, -EPIPE);
+    if (mcpd_guarded_lost(writer->guarded))
+        return mcpd_writer_leave(writer, -EFAULT);
     if (writer->head == MCPD_MAX_SEQ)
         return mcpd_writer_leave(writer, -EOVERFLOW);
     uint64_t seq = writer->head + 1;

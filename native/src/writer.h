@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <pthread.h>
 
+#include "guard.h"
 #include "layout.h"
 #include "stream.h"
 
@@ -65,6 +66,7 @@ struct mcpd_writer {
     pthread_mutex_t mutex;
     struct mcpd_geometry geometry;
     struct mcpd_map control, payload;
+    struct mcpd_guarded *guarded; /* of the payload, NULL if that cannot be lost */
     struct mcpd_wctl *wctl;
     _Atomic uint64_t *queue;
     struct mcpd_slot_header *headers;

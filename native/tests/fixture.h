@@ -5,6 +5,7 @@
 #define FIXTURE_H
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -44,9 +45,10 @@ struct attached {
 
 static inline int object_new(const char *name, int64_t nbytes)
 {
-    int fd = memfd_create(name, MFD_CLOEXEC);
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     CHECK(fd >= 0 && nbytes > 0);
     CHECK_EQUAL(ftruncate(fd, nbytes), 0);
+    CHECK_EQUAL(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
     return fd;
 }
 

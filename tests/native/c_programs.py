@@ -13,10 +13,12 @@ from pathlib import Path
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 STREAM = tuple(sorted(path.stem for path in (NATIVE / "src").glob("*.c")))
 PROGRAMS = (
+    "bus",
     "distrust",
     "group_distrust",
     "group_race",
     "groups",
+    "guard",
     "lost",
     "policies",
     "race",

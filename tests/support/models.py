@@ -63,6 +63,18 @@ def write_trivial(folder: Path, name: str = "trivial", *, version: int = 1) -> P
     return write_model(folder, name, graph, TRIVIAL_TOML, version=version)
 
 
+def write_whole(folder: Path, name: str = "whole", *, threads: int = 2) -> Path:
+    """uint8 `image` [1,H,W,3] to float32 `mean` [1,3] of all pixels, by so many of its threads."""
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, [1, "height", "width", 3])
+    mean = helper.make_tensor_value_info("mean", TensorProto.FLOAT, [1, 3])
+    nodes = [
+        helper.make_node("Cast", ["image"], ["levels"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMean", ["levels"], ["mean"], axes=[1, 2], keepdims=0),
+    ]
+    graph = helper.make_graph(nodes, "whole", [image], [mean])
+    return write_model(folder, name, graph, f"{TRIVIAL_TOML}\n[run]\nthreads = {threads}\n")
+
+
 def write_tiny_image(folder: Path, name: str = "tiny-image", *, version: int = 1) -> Path:
     """An image model of 8x8 pixels that detects one thing: the whole frame.
 

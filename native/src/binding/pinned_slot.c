@@ -5,6 +5,7 @@
  */
 #include "pinned_slot.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <string.h>
 #include <structmember.h>
@@ -18,7 +19,9 @@ struct pinned_slot {
     PyObject *description;
     Py_ssize_t exports;
     int closed;
+    int read; /* whether it was ever exported */
     int unpinned;
+    int lost; /* whether its memory was, when it was unpinned */
     unsigned int pin;
     unsigned int index;
     struct mcpd_meta meta;
@@ -74,6 +77,8 @@ PyObject *mcpd_py_pinned_slot_new(struct mcpd_py_reader *reader, uint32_t pin,
     self->exports = 0;
     self->closed = 0;
     self->unpinned = 0;
+    self->lost = 0;
+    self->read = 0;
     self->pin = pin;
     self->index = (unsigned int)mcpd_reader_pinned(reader->reader, pin);
     self->meta = *meta;
@@ -85,6 +90,7 @@ static void unpin_if_unused(struct pinned_slot *self)
     if (!self->closed || self->exports > 0 || self->unpinned)
         return;
     self->unpinned = 1;
+    self->lost = mcpd_reader_check(self->owner->reader) == -EFAULT;
     mcpd_reader_unpin(self->owner->reader, self->pin);
     mcpd_py_reader_unuse(self->owner);
 }
@@ -115,6 +121,7 @@ static PyObject *pinned_slot_give_back(PyObject *object, PyObject *unused)
     self->closed = 1;
     if (!self->unpinned) {
         self->unpinned = 1;
+        self->lost = mcpd_reader_check(self->owner->reader) == -EFAULT;
         mcpd_reader_give_back(self->owner->reader, self->pin);
         mcpd_py_reader_unuse(self->owner);
     }
@@ -140,10 +147,12 @@ static int pinned_slot_getbuffer(PyObject *object, Py_buffer *view, int flags)
     view->obj = NULL;
     if (!self->closed)
         base = mcpd_reader_slot(self->owner->reader, self->pin);
-    if (base == NULL) {
-        PyErr_Format(PyExc_BufferError, "frame %llu cannot be read: it is %s",
+    if (base == NULL || mcpd_py_pinned_slot_lost(object)) {
+        PyErr_Format(PyExc_BufferError, "frame %llu cannot be read: %s",
                      (unsigned long long)self->meta.seq,
-                     self->closed ? "closed" : "pinned by another process");
+                     self->closed   ? "it is closed"
+                     : base == NULL ? "it is pinned by another process"
+                                    : "its memory was taken away");
         return -1;
     }
     /* The mapping is read-only, and FillInfo refuses whoever asks for a writable view. */
@@ -151,6 +160,7 @@ static int pinned_slot_getbuffer(PyObject *object, Py_buffer *view, int flags)
                           flags) != 0)
         return -1;
     self->exports++;
+    self->read = 1;
     return 0;
 }
 
@@ -169,7 +179,27 @@ static PyObject *get_trace_id(PyObject *object, void *closure)
     return PyBytes_FromStringAndSize((const char *)meta->trace_id, sizeof meta->trace_id);
 }
 
+int mcpd_py_pinned_slot_lost(PyObject *object)
+{
+    struct pinned_slot *self = (struct pinned_slot *)object;
+    if (self->unpinned)
+        return self->lost;
+    return mcpd_reader_check(self->owner->reader) == -EFAULT;
+}
+
+int mcpd_py_pinned_slot_read_in_vain(PyObject *object)
+{
+    return ((struct pinned_slot *)object)->read && mcpd_py_pinned_slot_lost(object);
+}
+
+static PyObject *get_lost(PyObject *object, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(mcpd_py_pinned_slot_lost(object));
+}
+
 static PyGetSetDef pinned_slot_attributes[] = {
+    {"lost", get_lost, NULL, NULL, NULL},
     {"trace_id", get_trace_id, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -28,6 +28,10 @@ PyObject *mcpd_py_pinned_slot_new(struct mcpd_py_reader *reader, uint32_t pin,
                                   const struct mcpd_meta *meta);
 /* Unpins once no view is left. Idempotent. */
 void mcpd_py_pinned_slot_close(PyObject *pinned_slot);
+/* Whether memory under what its reader reads was lost; as it was when the slot was unpinned. */
+int mcpd_py_pinned_slot_lost(PyObject *pinned_slot);
+/* And it was read. */
+int mcpd_py_pinned_slot_read_in_vain(PyObject *pinned_slot);
 int mcpd_binding_add_pinned_slot(PyObject *module);
 
 #endif

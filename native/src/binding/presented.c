@@ -113,13 +113,22 @@ static PyMemberDef presented_members[] = {
 
 /* ---- Frame ---------------------------------------------------------------------------------- */
 
-static PyObject *frame_close(PyObject *object, PyObject *unused)
+static void close_frame(struct presented *self)
 {
-    struct presented *self = (struct presented *)object;
-    (void)unused;
     self->closed = 1;
     drop_views(self);
     mcpd_py_pinned_slot_close(self->core);
+}
+
+/* Closes it in any case; the subclass's `check` tells who read it what is wrong, once. */
+static PyObject *frame_close(PyObject *object, PyObject *unused)
+{
+    struct presented *self = (struct presented *)object;
+    int closed = self->closed;
+    (void)unused;
+    close_frame(self);
+    if (!closed && mcpd_py_pinned_slot_read_in_vain(self->core))
+        return PyObject_CallMethod(object, "check", NULL);
     Py_RETURN_NONE;
 }
 
@@ -137,9 +146,10 @@ static PyObject *frame_give_back(PyObject *object, PyObject *unused)
 
 static PyObject *frame_exit(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
 {
-    (void)args;
-    (void)nargs;
-    return frame_close(object, NULL);
+    if (nargs == 0 || args[0] == Py_None)
+        return frame_close(object, NULL);
+    close_frame((struct presented *)object); /* what is raised already comes first */
+    Py_RETURN_NONE;
 }
 
 static PyGetSetDef frame_attributes[] = {

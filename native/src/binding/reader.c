@@ -71,7 +71,8 @@ static int parse(PyObject *args, PyObject *kwargs, struct arguments *out)
     static char *names[] = {
         "writer_control_fd", "payload_fd", "control_fd", "wake_fd", "writer_wake_fd", "group_fd",
         "stream_id", "generation", "nslots", "slot_nbytes", "max_pins", "policy", "start_seq",
-        "first_seq", "depth", "group", "member", "every_n", "interval_ns", "skip_expired", NULL};
+        "first_seq", "depth", "group", "member", "every_n", "interval_ns", "skip_expired",
+        "payload_offset", NULL};
     static const char *const required[] = {"stream_id", "generation", "nslots", "slot_nbytes",
                                            "max_pins", "policy", NULL};
     int skip_expired = 0;
@@ -80,7 +81,7 @@ static int parse(PyObject *args, PyObject *kwargs, struct arguments *out)
     if (mcpd_binding_require("Reader", kwargs, required) != 0)
         return -1;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iiii|ii$O&O&O&O&O&O&O&O&O&O&O&O&O&p:Reader", names,
+            args, kwargs, "iiii|ii$O&O&O&O&O&O&O&O&O&O&O&O&O&pO&:Reader", names,
             &out->fds.writer_control, &out->fds.payload, &out->fds.control, &out->fds.wake,
             &out->fds.writer_wake, &out->fds.group, mcpd_binding_u64, &out->geometry.stream_id,
             mcpd_binding_u64, &out->geometry.generation, mcpd_binding_u32, &out->geometry.nslots,
@@ -89,7 +90,7 @@ static int parse(PyObject *args, PyObject *kwargs, struct arguments *out)
             &out->start_seq, mcpd_binding_u64, &out->geometry.first_seq, mcpd_binding_u32,
             &out->admission.depth, mcpd_binding_u64, &out->admission.group, mcpd_binding_u32,
             &out->admission.member, mcpd_binding_u32, &out->thinning.every_n, mcpd_binding_i64,
-            &out->thinning.interval_ns, &skip_expired))
+            &out->thinning.interval_ns, &skip_expired, mcpd_binding_u64, &out->geometry.payload_offset))
         return -1;
     out->thinning.skip_expired = (uint32_t)skip_expired;
     return 0;

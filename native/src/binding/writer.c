@@ -62,7 +62,8 @@ PyObject *mcpd_py_writer_error(struct mcpd_py_writer *self, int error, const cha
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"control_fd", "payload_fd", "wake_fd", "stream_id", "generation",
-                            "nslots", "slot_nbytes", "first_seq", "history", "holds", NULL};
+                            "nslots", "slot_nbytes", "first_seq", "history", "holds",
+                            "payload_offset", NULL};
     static const char *const required[] = {"stream_id", "generation", "nslots", "slot_nbytes",
                                            NULL};
     struct mcpd_geometry geometry = {.first_seq = 1};
@@ -71,10 +72,11 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (mcpd_binding_require("Writer", kwargs, required) != 0)
         return NULL;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iii|$O&O&O&O&O&O&O&:Writer", names, &control_fd, &payload_fd, &wake_fd,
+            args, kwargs, "iii|$O&O&O&O&O&O&O&O&:Writer", names, &control_fd, &payload_fd, &wake_fd,
             mcpd_binding_u64, &geometry.stream_id, mcpd_binding_u64, &geometry.generation,
             mcpd_binding_u32, &geometry.nslots, mcpd_binding_u64, &geometry.slot_nbytes,
-            mcpd_binding_u64, &geometry.first_seq, mcpd_binding_u32, &history, mcpd_binding_u32, &holds))
+            mcpd_binding_u64, &geometry.first_seq, mcpd_binding_u32, &history, mcpd_binding_u32, &holds,
+            mcpd_binding_u64, &geometry.payload_offset))
         return NULL;
     struct mcpd_py_writer *self = PyObject_New(struct mcpd_py_writer, type);
     if (self == NULL)
