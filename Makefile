@@ -13,7 +13,7 @@ ARGS ?=
 bin := $(VENV)/bin
 stamp := $(VENV)/installed
 sources := $(wildcard native/include/*.h native/src/*.[ch] native/src/*/*.[ch])
-benches := stream readers streams serving naive_mcp mcp prepare writing decode
+benches := stream readers streams serving naive_mcp mcp prepare writing decode leaks
 
 .PHONY: demo test verify bench lint install clean
 

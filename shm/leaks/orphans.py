@@ -155,7 +155,11 @@ class Judge:
         known = recognise(name.name)
         made = self.record.find((name.status.st_dev, name.status.st_ino), name.name)
         keeper = known.program.keeper if known is not None else ""
-        waiting = [p.pid for p in self.living.processes if keeper and p.comm == keeper]
+        waiting = [
+            process.pid
+            for process in self.living.processes
+            if keeper and (process.comm, process.uid) == (keeper, name.status.st_uid)
+        ]
         if entry.age_s is not None and entry.age_s < self.min_age_s:
             self._too_young(entry, creator)
         elif waiting:

@@ -229,7 +229,7 @@ def test_where_proc_hides_processes_no_maker_is_called_dead() -> None:
 
 def test_names_that_a_living_keeper_will_remove_are_left_to_it() -> None:
     name = torch_name(dead_pid())
-    keeper = Process(pid=400_001, comm="torch_shm_manag")
+    keeper = Process(pid=400_001, comm="torch_shm_manag", uid=os.getuid())
     with planted(name):
         (seen,) = [n for n in list_names(own_place()) if n.name == name.encode()]
         entry = judge_of([keeper]).name(seen)
