@@ -148,9 +148,17 @@ def _stalled(stream: Row, readers: list[Row]) -> list[str]:
     behind.sort(key=lambda reader: -int(reader["lag"]))
     return [
         f"{stream['name']}: its writer waits for pid {reader['pid']} ({reader['client'] or '-'}), "
-        f"lossless, {reader['lag']} frames behind"
+        f"lossless, {reader['lag']} frames behind{_fate(reader)}"
         for reader in behind[:3]
     ]
+
+
+def _fate(reader: Row) -> str:
+    """When it is evicted, if it goes on as it does."""
+    if not reader["stall_limit_s"] or not reader["stalled_s"]:
+        return ""
+    left_s = max(0.0, reader["stall_limit_s"] - reader["stalled_s"])
+    return f"; evicted in {format_duration(left_s)}"
 
 
 def _since(moment_ns: int) -> str:

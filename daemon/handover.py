@@ -134,7 +134,8 @@ class Handover:
             self._registry.remove_reader(after)
 
     def _tell(self, before: Reader, after: Reader) -> None:
-        if before.id not in self._registry.readers:  # it left while others were introduced
+        if before.id not in self._registry.readers or before.state != "live":
+            # It left, or was evicted, while others were introduced.
             self._registry.remove_reader(after)
             return
         grant = after.stream.grant(after)

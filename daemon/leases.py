@@ -38,6 +38,7 @@ class Wanted(NamedTuple):
     group: str = ""
     follow: bool = False
     site: str = ""
+    stall_limit_s: float = 0.0
 
     @property
     def kept(self) -> int:
@@ -226,6 +227,10 @@ class Reader:
         state: "joining" until the writer knows it, then "live"; "quarantined" when its session is
             gone but its process may still look at what it pinned.
         told: Whether its session has been granted it, or is about to be.
+        asked_limit_s: How long it asks to be let hold its writer up; 0: as the daemon has it.
+        stall_limit_s: After how long it is evicted; 0: never.
+        stalled_since_s: On the loop's clock; None: it does not hold its writer up.
+        evicted: Why its place was taken away; "": it was not.
     """
 
     id: int
@@ -246,6 +251,10 @@ class Reader:
     successor: Reader | None = None
     state: str = "joining"
     told: bool = False
+    asked_limit_s: float = 0.0
+    stall_limit_s: float = 0.0
+    stalled_since_s: float | None = None
+    evicted: str = ""
     start_seq: int = 0
     since_s: float = field(default_factory=time.time)
 
@@ -253,7 +262,10 @@ class Reader:
     def wanted(self) -> Wanted:
         """What it asked for."""
         name = self.group.name if self.group is not None else ""
-        return Wanted(self.policy, self.max_pins, self.depth, name, self.follow, self.site)
+        return Wanted(
+            *(self.policy, self.max_pins, self.depth, name, self.follow, self.site),
+            stall_limit_s=self.asked_limit_s,
+        )
 
     @property
     def fds(self) -> tuple[int, ...]:

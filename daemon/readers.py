@@ -17,7 +17,7 @@ from mcpd.shm import segment
 from mcpd.shm.call_site import clean_site
 from mcpd.shm.errors import LimitExceeded, McpdError, NotFound
 from mcpd.shm.messages import AttachReader, DetachReader, ReaderJoin
-from mcpd.shm.reading import check_reading
+from mcpd.shm.reading import check_reading, check_stall_limit
 
 
 class Readers:
@@ -39,6 +39,7 @@ class Readers:
             message.group,
             message.follow,
             clean_site(message.site),
+            message.stall_limit_s,
         )
         return self.answer(await self.join(session, stream, wanted))
 
@@ -61,6 +62,7 @@ class Readers:
             StreamClosed: The writer went away meanwhile.
         """
         check_reading(wanted.policy, wanted.max_pins, wanted.depth, wanted.group)
+        check_stall_limit(wanted.policy, wanted.stall_limit_s)
         while True:
             stream = stream.newest
             try:
@@ -140,6 +142,7 @@ class Readers:
             max_pins=wanted.max_pins,
             depth=wanted.depth,
             follow=wanted.follow,
+            asked_limit_s=wanted.stall_limit_s,
             site=wanted.site,
             control=control,
             counters=counters,

@@ -36,6 +36,7 @@ class Registry:
         on_readers_gone: Called with a live stream that has just lost its last reader.
         on_stream_ended: Called with a generation that has just ended.
         on_stream_moved: Called with a generation and the next, which is live from now on.
+        on_reader_added: Called with a reader that has just been listed.
         on_reader_removed: Called with a reader that has just been removed.
     """
 
@@ -49,6 +50,7 @@ class Registry:
         self.on_readers_gone: Callable[[Stream], None] = lambda stream: None
         self.on_stream_ended: Callable[[Stream], None] = lambda stream: None
         self.on_stream_moved: Callable[[Stream, Stream], None] = lambda old, new: None
+        self.on_reader_added: Callable[[Reader], None] = lambda reader: None
         self.on_reader_removed: Callable[[Reader], None] = lambda reader: None
         self._numbers = itertools.count(1)
         self._freeing: set[asyncio.Task[None]] = set()
@@ -166,6 +168,7 @@ class Registry:
         """Lists a new reader with its stream."""
         self.readers[reader.id] = reader
         reader.stream.readers[reader.id] = reader
+        self.on_reader_added(reader)
 
     def release_reader(self, reader: Reader) -> None:
         """It is owed nothing more, but its pins stand: its process may still be looking."""

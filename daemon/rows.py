@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,6 +71,9 @@ def reader_row(reader: Reader) -> Row:
         "max_pins": reader.max_pins,
         "follow": reader.follow,
         "state": reader.state,
+        "evicted": reader.evicted,
+        "stall_limit_s": reader.stall_limit_s,
+        "stalled_s": _stalled_s(reader),
         "cursor": stats["cursor"],
         "lag": lag(reader),
         **{name: stats[name] for name in _READER_COUNTERS},
@@ -147,6 +151,13 @@ def reader_lease(reader: Reader) -> Row:
         "site": reader.site,
         **{key: stats[key] for key in ("cursor", "received", "skipped", "pinned_since_ns")},
     }
+
+
+def _stalled_s(reader: Reader) -> float:
+    """How long it has held its writer up by now."""
+    if reader.stalled_since_s is None:
+        return 0.0
+    return round(max(0.0, asyncio.get_running_loop().time() - reader.stalled_since_s), 3)
 
 
 def _pins(reader: Reader) -> list[tuple[int, int]]:

@@ -27,6 +27,7 @@ from mcpd.daemon.readers import Readers
 from mcpd.daemon.reaper import Reaper
 from mcpd.daemon.registry import Registry
 from mcpd.daemon.session import Answer, EndOfSession, Session
+from mcpd.daemon.stalls import Stalls
 from mcpd.daemon.streams import Streams
 from mcpd.daemon.supervisor import Supervisor
 from mcpd.daemon.tables import ProcessFigures, Tables
@@ -73,6 +74,7 @@ class Server:
         readers = Readers(self._registry)
         streams = Streams(self._registry, Handover(self._registry, readers))
         bindings = Bindings(self._registry, readers, self._supervisor)
+        self._stalls = Stalls(self._registry, settings.limits.stall_limit)
         self._tables = Tables(self._registry, bindings, self._supervisor)
         self._requests: dict[type[m.Message], _Work] = {
             m.CreateStream: streams.create,
@@ -232,6 +234,7 @@ class Server:
 
     async def _drain(self) -> None:
         log.info("stopping")
+        self._stalls.close()
         self._registry.shut_down()
         await self._supervisor.stop()
         for session in list(self._registry.sessions.values()):

@@ -158,6 +158,7 @@ class AsyncClient:
         every_n: int = 0,
         max_fps: float = 0.0,
         skip_expired: bool = False,
+        stall_limit_s: float = 0.0,
     ) -> Opening[AsyncReaderStream]:
         """Attaches as a reader; as Client.open_stream."""
 
@@ -171,6 +172,7 @@ class AsyncClient:
                 every_n=every_n,
                 max_fps=max_fps,
                 skip_expired=skip_expired,
+                stall_limit_s=stall_limit_s,
             )
             answer = await self._request(reading.attach(name))
             stream = await in_thread(

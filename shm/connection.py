@@ -35,6 +35,7 @@ from mcpd.shm.messages import (
     GroupLeave,
     Hello,
     Message,
+    ReaderEvicted,
     ReaderJoin,
     ReaderLeave,
     Reply,
@@ -78,8 +79,7 @@ class Connection:
     Raises:
         DaemonUnavailable: The daemon closed the connection.
         TimedOut: It did not greet in time.
-        UnsupportedVersion: No protocol version in common.
-        LimitExceeded, NotPermitted: The daemon takes no session more, or none of this user's.
+        UnsupportedVersion, LimitExceeded, NotPermitted: It refuses this session.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ class Connection:
         match message:
             case GroupJoin() | ReaderJoin():
                 self.reply(message, {"start_seq": self.streams.join(message, fds)})
-            case GroupLeave() | ReaderLeave() | StreamEndedNote():
+            case GroupLeave() | ReaderLeave() | ReaderEvicted() | StreamEndedNote():
                 self.streams.tell(message)
             case StreamMoved():
                 unwanted = self.streams.move_reader(message, fds)

@@ -97,7 +97,8 @@ class TimedOut(McpdError):
 
 
 class StreamClosed(McpdError):
-    """The stream has ended. `reason`: "closed", "writer_died", "revoked" or "shutdown"."""
+    """The stream has ended. `reason`: "closed", "writer_died", "revoked", "shutdown"
+    or, of a reader that held its writer up for too long, "evicted"."""
 
     code = "ended"
 

@@ -30,6 +30,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     user_rate: int = 2000
     max_rate: int = 3000
     outbound: int = 1 << 20
+    stall_limit: float = 30.0
 
 
 class Option(NamedTuple):
@@ -82,6 +83,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("user_rate", "count", "Of all of a user's busy sessions together; 0: no limit."),
     Option("max_rate", "count", "Of all busy sessions together; 0: no limit."),
     Option("outbound", "bytes", "Most bytes that wait for a session that does not read."),
+    Option("stall_limit", "seconds", "After that a stalled lossless reader is evicted; 0: never."),
 )
 """In the order in which `mcpd start --help` lists them."""
 

@@ -148,6 +148,9 @@ class AttachReader(Message, tag="attach_reader"):
     """Readers of one stream that give the same name share its frames."""
     follow: bool = False
     """Whether to wait for the next writer of that name when this one is gone."""
+    stall_limit_s: float = 0.0
+    """Of "lossless": how long it may hold the writer up before it is evicted; 0: as the daemon's
+    setting, which it cannot exceed."""
     site: str = ""
     """As of CreateStream."""
 
@@ -239,6 +242,14 @@ class StreamMoved(Message, tag="stream_moved"):
     reader: int
     """Its number in the old generation."""
     grant: StreamGrant
+
+
+class ReaderEvicted(Message, tag="reader_evicted"):
+    """Notification to a lossless reader that held its writer up for too long: it is owed nothing
+    more, in any generation, and detaches when it looks at no frame any more."""
+
+    reader: int
+    reason: str
 
 
 class StreamEndedNote(Message, tag="stream_ended"):
@@ -342,7 +353,8 @@ WORKER_MESSAGES: tuple[type[Message], ...] = (WorkerState, WorkerStats)
 """What only a worker may tell the daemon."""
 
 TO_CLIENT: tuple[type[Message], ...] = (
-    Reply, ErrorReply, GroupJoin, GroupLeave, ReaderJoin, ReaderLeave, StreamMoved, StreamEndedNote,
+    Reply, ErrorReply, GroupJoin, GroupLeave, ReaderJoin, ReaderLeave, StreamMoved, ReaderEvicted,
+    StreamEndedNote,
     Serve, Unserve, Run,
 )  # fmt: skip
 """What the daemon may send; the last three to workers only."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mcpd.native import _core
 from mcpd.shm.errors import McpdError
+from mcpd.shm.messages import Status
 from mcpd.shm.reader_generation import ReaderGeneration
 from mcpd.shm.session_streams import detach_later
 from mcpd.shm.stream_end import END_CODES, add_counters, raise_ended, raise_none
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from mcpd.shm.messages import StreamGrant
     from mcpd.shm.reading import Reading
 
+HEAR_S = 2.0
 LOOK_AGAIN_S = 0.02
 """How long a member waits, at the end of a generation, before it looks whether the others are done;
 nobody tells it."""
@@ -38,6 +40,7 @@ class ReaderMoves:
         closed: Whether the reader was closed.
         armed: Whether an event loop waits.
         end_reason: Of an end that the control object does not tell.
+        evicted: Why the daemon took its place away.
         left: Generations that are read to the end, but a member has frames of them in work.
     """
 
@@ -48,6 +51,7 @@ class ReaderMoves:
         self.closed = False
         self.armed = False
         self.end_reason = ""
+        self.evicted = ""
         self.left: list[ReaderGeneration] = []
         self._connection = connection
         self._name = grant.name
@@ -70,7 +74,7 @@ class ReaderMoves:
         """
         with self._changed:
             self._let_go()
-            while self.now is now and not self.closed:
+            while self.now is now and not self.closed and not self.evicted:
                 busy = now.others_busy
                 if self._coming and not busy:
                     self._advance()
@@ -174,6 +178,25 @@ class ReaderMoves:
                 self.end_reason = reason if reason in END_CODES else "revoked"
                 now.close()
             self._wake()
+
+    def evict(self, why: str) -> None:
+        """As ReaderStream.mark_evicted."""
+        with self._changed:
+            if self.closed:
+                return
+            self.end_reason, self.evicted = "evicted", why
+            self.now.close()
+            self._wake()
+
+    def was_evicted(self) -> bool:
+        """Whether a frame that was owed may be gone because the daemon took this reader's place
+        away: a process that was stopped meanwhile may look before it has heard of that."""
+        if not self.evicted:
+            with suppress(McpdError):
+                # The answer comes after whatever the daemon has said before.
+                _, fds = self._connection.request(Status(), timeout_s=HEAR_S)
+                close_fds(fds)
+        return bool(self.evicted)
 
     def lose(self) -> None:
         """The session is over: nobody is brought over any more, and only who is lossless reads on.

@@ -143,6 +143,8 @@ class ReaderStream:
             except OSError as error:
                 if error.errno != errno.EBADMSG:
                     raise
+                if self.policy == "lossless" and moves.was_evicted():
+                    self._raise_closed()
                 raise ProtocolError(
                     f"stream {self.name!r}: its control object is damaged"
                 ) from error
@@ -314,7 +316,8 @@ class ReaderStream:
         )
 
     def _raise_closed(self) -> NoReturn:
-        raise_closed(self.name, self._connection, self._moves.end_reason)
+        moves = self._moves
+        raise_closed(self.name, self._connection, moves.end_reason, moves.evicted)
 
     # The connection's I/O thread calls these.
 
@@ -335,6 +338,11 @@ class ReaderStream:
         self._told.set()
         if self.on_ended is not None and self.ended:
             self.on_ended()
+
+    def mark_evicted(self, why: str) -> None:
+        """The daemon took this reader's place away: next says so at once, frames held stay valid
+        until they are closed."""
+        self._moves.evict(why)
 
     def mark_lost(self) -> None:
         """The session is over: unmaps, but lets a lossless reader read what it is owed first."""

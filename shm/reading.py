@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import cast
 
 from mcpd.native import _core
 from mcpd.shm.errors import InvalidRequest, shown
@@ -11,6 +12,7 @@ from mcpd.shm.messages import AttachReader
 
 POLICIES = ("latest", "fifo", "lossless")
 MAX_EVERY_N = 1 << 31
+MAX_STALL_LIMIT_S = 86400.0
 MIN_FPS, MAX_FPS = 1e-3, 1e6
 
 GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -32,6 +34,7 @@ class Reading:
     every_n: int = 0
     max_fps: float = 0.0
     skip_expired: bool = False
+    stall_limit_s: float = 0.0
 
     def __post_init__(self) -> None:
         check_reading(self.policy, self.max_pins, self.depth, self.group)
@@ -47,6 +50,7 @@ class Reading:
                 "or 0 for no bound",
                 "Give frames a second, as 5 or 0.2.",
             )
+        check_stall_limit(self.policy, self.stall_limit_s)
         for what, value in (("follow", self.follow), ("skip_expired", self.skip_expired)):
             if not isinstance(value, bool):
                 raise InvalidRequest(f"{what} is {shown(value)}", "Say True or False.")
@@ -71,6 +75,7 @@ class Reading:
             depth=self.depth,
             group=self.group,
             follow=self.follow,
+            stall_limit_s=self.stall_limit_s,
         )
 
 
@@ -97,6 +102,21 @@ def check_reading(policy: str, max_pins: int, depth: int, group: str) -> None:
         raise InvalidRequest(
             f"group name {str(group)[:80]!r} is not valid",
             "1 to 63 letters, digits, '.', '_' or '-', the first a letter or digit; '' for none.",
+        )
+
+
+def check_stall_limit(policy: str, limit_s: object) -> None:
+    """InvalidRequest unless a reader of that policy may ask for this time."""
+    number = isinstance(limit_s, (int, float)) and not isinstance(limit_s, bool)
+    if not number or not 0 <= cast(float, limit_s) <= MAX_STALL_LIMIT_S:
+        raise InvalidRequest(
+            f"stall_limit_s is {shown(limit_s)}; it must be 0 to {MAX_STALL_LIMIT_S:g}",
+            "Give seconds; 0 leaves it to the daemon's --stall-limit.",
+        )
+    if limit_s and policy != "lossless":
+        raise InvalidRequest(
+            f"stall_limit_s is {shown(limit_s)} with policy {policy!r}",
+            "Only lossless readers hold a writer up; leave it out.",
         )
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcpd.shm.errors import DaemonUnavailable, NotFound
-from mcpd.shm.messages import DetachReader, ReaderJoin, ReaderLeave, StreamEndedNote
+from mcpd.shm.messages import DetachReader, ReaderEvicted, ReaderJoin, ReaderLeave, StreamEndedNote
 from mcpd.shm.transport import close_fds
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class ReaderEnd(Closable, Protocol):
 
     def move(self, grant: StreamGrant, fds: Sequence[int]) -> bool: ...
     def mark_ended(self, reason: str, generation: int = 0, detail: str = "") -> None: ...
+    def mark_evicted(self, why: str) -> None: ...
     def mark_lost(self) -> None: ...
 
 
@@ -77,6 +78,7 @@ class SessionStreams:
         self._writers: dict[tuple[int, int], WriterEnd] = {}
         self._readers: dict[int, ReaderEnd] = {}
         self._early: dict[int, tuple[StreamGrant, Sequence[int]]] = {}
+        self._evicted: dict[int, str] = {}  # that nobody knew yet
         self._over = False
 
     def add_writer(self, generation: WriterEnd) -> None:
@@ -98,8 +100,11 @@ class SessionStreams:
             self._readers[reader_id] = stream
             over = self._over
             early = self._early.pop(reader_id, None)
+            evicted = self._evicted.pop(reader_id, "")
         if over:
             stream.mark_lost()
+        if evicted:
+            stream.mark_evicted(evicted)
         if early is not None:
             grant, fds = early
             self.add_reader(stream, grant.reader)
@@ -128,8 +133,11 @@ class SessionStreams:
             return writer.join_reader(message, fds)
         return writer.join_group(message, fds)
 
-    def tell(self, message: GroupLeave | ReaderLeave | StreamEndedNote) -> None:
+    def tell(self, message: GroupLeave | ReaderLeave | ReaderEvicted | StreamEndedNote) -> None:
         """Tells those ends that are still here: somebody has left, or it is over."""
+        if isinstance(message, ReaderEvicted):
+            self._evict(message)
+            return
         if isinstance(message, StreamEndedNote):
             self._end(message)
             return
@@ -164,6 +172,7 @@ class SessionStreams:
         knew it, 0 if it was not. That one is to be detached as well."""
         with self._lock:
             early = self._early.pop(reader_id, None)
+            self._evicted.pop(reader_id, None)
         if early is None:
             return 0
         grant, fds = early
@@ -180,6 +189,14 @@ class SessionStreams:
             close_fds(fds)
         for end in {id(end): end for end in ends}.values():
             end.mark_lost()
+
+    def _evict(self, message: ReaderEvicted) -> None:
+        with self._lock:
+            reader = self._readers.get(message.reader)
+            if reader is None:  # about to be made, or given back: see `drop_move`
+                self._evicted[message.reader] = message.reason
+        if reader is not None:
+            reader.mark_evicted(message.reason)
 
     def _end(self, message: StreamEndedNote) -> None:
         with self._lock:

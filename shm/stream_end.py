@@ -79,8 +79,17 @@ def raise_ended(name: str, code: int) -> NoReturn:
     raise StreamClosed(f"stream {name!r} has ended: {_END_TEXTS[reason]}", reason=reason) from None
 
 
-def raise_closed(name: str, connection: Connection, reason: str = "") -> NoReturn:
-    """Raises StreamClosed for an end that was unmapped, by the caller or the session's end."""
+def raise_closed(
+    name: str, connection: Connection, reason: str = "", evicted: str = ""
+) -> NoReturn:
+    """Raises StreamClosed for an end that was unmapped: by the caller, the session's end, or the
+    daemon, which evicted it and said why."""
+    if evicted:
+        raise StreamClosed(
+            f"this reader of stream {name!r} was evicted: {evicted}",
+            "Take frames more quickly, read with policy 'latest' or 'fifo', or open it again.",
+            reason="evicted",
+        ) from None
     if reason or connection.lost:
         raise_ended(name, END_CODES[reason or "shutdown"])
     raise StreamClosed(f"this end of stream {name!r} was closed") from None

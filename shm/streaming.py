@@ -110,6 +110,7 @@ class StreamClient:
         every_n: int = 0,
         max_fps: float = 0.0,
         skip_expired: bool = False,
+        stall_limit_s: float = 0.0,
     ) -> ReaderStream:
         """Attaches as a reader. docs/streams.md shows each way.
 
@@ -127,6 +128,9 @@ class StreamClient:
             every_n: Of the frames it would get, one in n; the others are not looked at.
             max_fps: At most so many frames a second; 0: no bound.
             skip_expired: Whether to pass over frames whose deadline is over.
+            stall_limit_s: Of "lossless": how long this reader may hold the writer up, taking no
+                frame, before the daemon evicts it; 0: as the daemon's --stall-limit says, which
+                is the most.
 
         Raises:
             NotFound: No such stream.
@@ -142,6 +146,7 @@ class StreamClient:
             every_n=every_n,
             max_fps=max_fps,
             skip_expired=skip_expired,
+            stall_limit_s=stall_limit_s,
         )
         result, fds = self.connection.request(reading.attach(name))
         return map_reader(self.connection, result, fds, reading)

@@ -207,6 +207,21 @@ static void end_stream(struct mcpd_client *client, const struct mcpd_value *mess
     pthread_mutex_unlock(&client->streams_mutex);
 }
 
+/* One reader's place was taken away; the stream goes on without it. */
+static void evict_reader(struct mcpd_client *client, const struct mcpd_value *message)
+{
+    uint64_t reader_id = 0;
+    if (mcpd_map_unsigned(message, "reader", UINT64_MAX, &reader_id) != 0 || reader_id == 0)
+        return;
+    pthread_mutex_lock(&client->streams_mutex);
+    for (struct mcpd_stream *stream = client->streams; stream != NULL; stream = stream->next)
+        if (stream->reader != NULL && stream->grant.reader == reader_id) {
+            atomic_store(&stream->ended, MCPD_END_EVICTED);
+            mcpd_reader_shut(stream->reader);
+        }
+    pthread_mutex_unlock(&client->streams_mutex);
+}
+
 void mcpd_end_all(struct mcpd_client *client)
 {
     pthread_mutex_lock(&client->streams_mutex);
@@ -239,6 +254,8 @@ int mcpd_dispatch(struct mcpd_client *client, const uint8_t *body, uint32_t nbyt
         leave_group(client, &message);
     else if (mcpd_text_is(&type, "reader_leave"))
         leave_reader(client, &message);
+    else if (mcpd_text_is(&type, "reader_evicted"))
+        evict_reader(client, &message);
     else if (mcpd_text_is(&type, "stream_ended"))
         end_stream(client, &message);
     else if (id != 0)

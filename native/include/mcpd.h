@@ -69,6 +69,7 @@ enum mcpd_end {
     MCPD_END_REVOKED = 3,     /* the daemon took it away */
     MCPD_END_SHUTDOWN = 4,    /* the daemon is stopping */
     MCPD_END_MOVED = 5,       /* goes on in other memory, under the next generation */
+    MCPD_END_EVICTED = 6,     /* of one reader: it held the writer up; not a word in memory */
 };
 
 /* What a frame carries besides its pixels; times are CLOCK_MONOTONIC nanoseconds. */

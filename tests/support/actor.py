@@ -5,7 +5,7 @@ write NAME             makes a stream and publishes small frames without end
 read NAME [POLICY]     reads a stream and always holds a frame or two
 watch NAME MODEL       reads a model's results on a stream
 number NAME            makes a stream of numbered frames (see numbered.py) and publishes without end
-member NAME GROUP      reads as a member of a group: says the number of each frame, then closes it
+member NAME GROUP [S]  reads as a member of a group: says the number of each frame, then closes it
 resize NAME            makes a stream and a frame; dies of a resize as its second reader joins
 hold NAME              makes a stream, closes its socket alone, and lives on
 """
@@ -122,7 +122,8 @@ def main() -> None:
         stream.resize(width=32)
         return
     if role == "member":
-        member = client.open_stream(name, policy="lossless", group=rest[0])
+        limit_s = float(rest[1]) if len(rest) > 1 else 0.0
+        member = client.open_stream(name, policy="lossless", group=rest[0], stall_limit_s=limit_s)
         _say_ready()
         for frame in member:
             # A little time in the middle of the work, so that a signal finds it there too.
