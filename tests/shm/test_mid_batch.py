@@ -172,7 +172,9 @@ def test_infer_is_run_once_more_by_the_next_worker_and_not_for_ever(client: Clie
     assert client.infer("trivial", image(8)).ok
 
 
-def test_run_once_is_run_once_more_by_the_next_worker_and_not_for_ever(client: Client) -> None:
+def test_run_once_is_run_once_more_by_the_next_worker_and_not_for_ever(
+    running: RunningDaemon, client: Client
+) -> None:
     stream = client.create_stream("still", width=8, height=8, format="rgb24")
     with stream.acquire(5) as slot:
         slot.planes[0][:] = Fault.CRASH
@@ -180,6 +182,14 @@ def test_run_once_is_run_once_more_by_the_next_worker_and_not_for_ever(client: C
     with pytest.raises(WorkerDied):
         client.run_once("still", model="trivial")
     wait_until(lambda: worker(client)["restarts"] == restarts + 2, 30, "two workers died of it")
+
+    async def body() -> None:
+        async with aio.connect(running.socket) as other:
+            with pytest.raises(WorkerDied):
+                await other.run_once("still", model="trivial")
+
+    asyncio.run(body())
+    wait_until(lambda: worker(client)["restarts"] == restarts + 4, 30, "and two more")
     with stream.acquire(5) as slot:
         slot.planes[0][:] = 4
     assert client.run_once("still", model="trivial").ok
