@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mcpd.cli.leaks.growing import run_watch, wanted_by, watch_options
 from mcpd.cli.options import (
     FiniteRange,
     Invocation,
@@ -75,6 +76,7 @@ SCHEMA = 1
     metavar="FILE",
     help="Read this record of `mcpd leaks record` instead of this user's and the system's.",
 )
+@watch_options
 @pass_invocation
 @click.pass_context
 def command(
@@ -105,9 +107,15 @@ def command(
       mcpd leaks --json | jq '.entries[] | select(.verdict == "orphaned")'
       sudo mcpd leaks --fix --dry-run
       sudo mcpd leaks record &
+      mcpd leaks --watch --pid 4123 --for 30m --html growth.html
     """
     if context.invoked_subcommand is not None:
         return
+    wanted = wanted_by(context)
+    if wanted.watch:
+        raise click.exceptions.Exit(run_watch(wanted, invocation))
+    if wanted.given:
+        raise click.UsageError(f"{wanted.given[0]} goes with --watch")
     if (dry_run or names) and not fix:
         raise click.UsageError("--dry-run and --name go with --fix")
     from mcpd.shm.leaks import Options, examine, status_of
