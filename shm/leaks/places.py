@@ -94,7 +94,7 @@ def find_places(directory: Path = SHM_DIRECTORY, *, all_namespaces: bool = False
     places = [own_place(directory)]
     if not all_namespaces:
         return places
-    seen_devices = {os.stat(directory).st_dev}
+    seen_devices = {os.stat(directory).st_dev} if directory.exists() else set()
     seen_namespaces = {_namespace(os.getpid())}
     for pid in list_pids():
         namespace = _namespace(pid)
@@ -118,8 +118,8 @@ def list_names(place: Place) -> list[Name]:
     found = []
     try:
         names = sorted(os.listdir(os.fsencode(place.path)))
-    except FileNotFoundError:
-        return []
+    except OSError:
+        return []  # there is none, or its process has ended
     for name in names:
         path = os.path.join(os.fsencode(place.path), name)
         try:

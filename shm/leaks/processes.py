@@ -25,7 +25,7 @@ _MEMFD = b"/memfd:"
 _SYSV = b"/SYSV"
 _SHM = b"/dev/shm/"
 _DELETED = b" (deleted)"
-_GPU = b"/dev/nvidia"
+_GPUS = (b"/dev/nvidia", b"/dev/kfd")
 _LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(.*)")
 
 
@@ -95,7 +95,7 @@ def read_processes(
             not begin with /dev/shm.
         prefixes: Of paths that count as well.
     """
-    wanted = [_MEMFD, _SYSV, _SHM, _GPU, *prefixes]
+    wanted = [_MEMFD, _SYSV, _SHM, *_GPUS, *prefixes]
     wanted += [b" %02x:%02x " % (os.major(dev), os.minor(dev)) for dev in set(devices)]
     interesting = re.compile(b"|".join(map(re.escape, wanted)))
     found = []
@@ -217,7 +217,7 @@ def _read_maps(path: str, process: Process, interesting: re.Pattern[bytes]) -> N
         if matched is None:
             continue
         start, end, major, minor, inode, name = matched.groups()
-        if name.startswith(_GPU):
+        if name.startswith(_GPUS):
             process.gpus.add(escape(name))
             continue
         key = os.makedev(int(major, 16), int(minor, 16)), int(inode)
@@ -250,7 +250,7 @@ def _read_fds(path: str, process: Process, names: Collection[bytes]) -> None:
         link = folder + b"/" + number
         try:
             name = os.readlink(link)
-            if name.startswith(_GPU):
+            if name.startswith(_GPUS):
                 process.gpus.add(escape(name))
                 continue
             if not name.startswith((_MEMFD, _SHM)) and _last(name) not in names:

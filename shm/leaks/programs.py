@@ -62,7 +62,7 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     _program("joblib", rb"joblib_memmapping_folder_(?P<pid>\d+)_.*", "program", marker="python"),
     _program("loky", rb"sem\.loky-(?P<pid>\d+)-.*", "program", marker="python"),
-    _program("Python multiprocessing", rb"pym-(?P<pid>\d+)-.*", "source", marker="python"),
+    _program("Python multiprocessing", rb"pym-(?P<pid>\d+)-.*", "program", marker="python"),
     _program("Python multiprocessing", rb"sem\.mp-.*", "source"),
     _program(
         *("Python shared_memory", rb"(psm|wnsm)_[0-9a-f]{8}", "program"),
