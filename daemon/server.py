@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -64,6 +65,7 @@ class Server:
         self._figures = figures
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
+        self._instance = secrets.token_hex(8)
         self._stop = asyncio.Event()
         self._ledger = MemoryLedger(settings.memory_limit_nbytes)
         self._reaper = Reaper()
@@ -193,6 +195,7 @@ class Server:
                 "session": session.number,
                 "daemon_pid": os.getpid(),
                 "daemon_version": version("mcpd-inference"),
+                "instance": self._instance,
                 "socket": self._settings.socket,
             }
         )

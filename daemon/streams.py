@@ -12,7 +12,7 @@ import msgspec
 
 from mcpd.daemon import limits, quotas
 from mcpd.daemon.handover import Handover, check_next
-from mcpd.daemon.leases import Stream
+from mcpd.daemon.leases import MAX_SEQ, Stream
 from mcpd.daemon.quotas import Share
 from mcpd.daemon.registry import Registry
 from mcpd.daemon.session import Answer, Session
@@ -65,6 +65,7 @@ class Streams:
                 f"Name it '~{session.number}-<number>'.",
             )
         slot_nbytes = limits.check_spec(name, spec)
+        _check_first(name, message.first_seq)
         names = self._registry.names
         names.reserve(name)
         try:
@@ -73,6 +74,7 @@ class Streams:
                 number, generation, first_seq = self._registry.next_id(), 1, 1
             else:
                 number, generation, first_seq = past.id, past.generation + 1, past.next_seq
+            first_seq = max(first_seq, message.first_seq)
             site = clean_site(message.site)
             plan = _Plan(session, name, spec, slot_nbytes, number, generation, first_seq, site)
             stream = await self._make(plan)
@@ -233,3 +235,9 @@ class Streams:
             control.close()
             raise
         return control, payload, counters
+
+
+def _check_first(name: str, first_seq: int) -> None:
+    most = (MAX_SEQ + 1) // 2  # who comes after under the name has numbers left
+    if not 0 <= first_seq <= most:
+        raise InvalidRequest(f"stream {name!r}: first_seq is {first_seq}, it must be 0 to {most}")

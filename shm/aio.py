@@ -14,36 +14,37 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
 from mcpd.shm import client as synchronous
+from mcpd.shm.aio_sessions import ask, run
 from mcpd.shm.aio_streams import (
     AsyncReaderStream,
     AsyncRequests,
     AsyncResults,
     AsyncWriterStream,
 )
-from mcpd.shm.aio_waiting import Opening, in_thread
+from mcpd.shm.aio_waiting import Opening, in_loop, in_thread
 from mcpd.shm.client import Client, Rows
-from mcpd.shm.connection import REQUEST_TIMEOUT_S
-from mcpd.shm.errors import McpdError, TimedOut, WorkerDied
+from mcpd.shm.connection import REQUEST_TIMEOUT_S, Connection
+from mcpd.shm.errors import McpdError, WorkerDied
 from mcpd.shm.messages import (
     CreateStream,
-    Message,
     OpenResults,
     RunOnce,
     SealStream,
 )
 from mcpd.shm.modelling import MODEL_WAIT_S, left_of, results_request
 from mcpd.shm.reading import Reading
-from mcpd.shm.replies import Answer
 from mcpd.shm.requests import Requests
 from mcpd.shm.results import OPEN_GRACE_S, ResultReader
+from mcpd.shm.sessions import Sessions
 from mcpd.shm.spec import stream_spec
 from mcpd.shm.stream import ReaderStream, WriterStream, map_reader, map_writer
+from mcpd.shm.streaming import keep
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,12 +69,24 @@ def connect(
     timeout_s: float = 5.0,
     name: str = "",
     trace: bool | None = None,
+    reconnect: bool = False,
+    on_lost: Callable[[McpdError], None] | None = None,
+    on_restored: Callable[[], None] | None = None,
 ) -> Opening[AsyncClient]:
-    """Connects to the daemon; as mcpd.shm.connect."""
+    """Connects to the daemon; as mcpd.shm.connect. The callbacks run in the event loop."""
 
     async def make() -> AsyncClient:
+        loop = asyncio.get_running_loop()
         client = await in_thread(
-            lambda: synchronous.connect(socket, timeout_s=timeout_s, name=name, trace=trace),
+            lambda: synchronous.connect(
+                socket,
+                timeout_s=timeout_s,
+                name=name,
+                trace=trace,
+                reconnect=reconnect,
+                on_lost=in_loop(loop, on_lost),
+                on_restored=in_loop(loop, on_restored),
+            ),
             Client.close,
         )
         return AsyncClient(client)
@@ -86,10 +99,22 @@ class AsyncClient:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._connection = client.connection
-        self.session = client.session
-        self.daemon_pid = client.daemon_pid
-        self.socket = client.socket
+        self._sessions = client.sessions
+
+    @property
+    def session(self) -> int:
+        """As Client.session."""
+        return self._client.session
+
+    @property
+    def daemon_pid(self) -> int:
+        """As Client.daemon_pid."""
+        return self._client.daemon_pid
+
+    @property
+    def socket(self) -> str:
+        """As Client.socket."""
+        return self._client.socket
 
     def create_stream(
         self,
@@ -131,18 +156,22 @@ class AsyncClient:
                 kind=kind,
                 slot_nbytes=slot_nbytes,
             )
-            answer = await self._request(CreateStream(name=name, spec=spec))
-            stream = await in_thread(
-                lambda: map_writer(self._connection, *answer, description), WriterStream.close
-            )
-            try:
-                await self._request(
-                    SealStream(stream=stream.stream_id, generation=stream.generation)
+            keeper = self._sessions.keeper
+
+            async def create(session: Connection) -> WriterStream:
+                answer = await ask(session, CreateStream(name=name, spec=spec))
+                stream = await in_thread(
+                    lambda: map_writer(session, *answer, description, keeper), WriterStream.close
                 )
-            except BaseException:
-                _close_later(stream)
-                raise
-            return AsyncWriterStream(stream)
+                try:
+                    seal = SealStream(stream=stream.stream_id, generation=stream.generation)
+                    await ask(session, seal)
+                except BaseException:
+                    _close_later(stream)
+                    raise
+                return stream
+
+            return AsyncWriterStream(keep(self._sessions, await run(self._sessions, create)))
 
         return Opening(make)
 
@@ -174,11 +203,15 @@ class AsyncClient:
                 skip_expired=skip_expired,
                 stall_limit_s=stall_limit_s,
             )
-            answer = await self._request(reading.attach(name))
-            stream = await in_thread(
-                lambda: map_reader(self._connection, *answer, reading), ReaderStream.close
-            )
-            return AsyncReaderStream(stream)
+            keeper = self._sessions.keeper
+
+            async def attach(session: Connection) -> ReaderStream:
+                answer = await ask(session, reading.attach(name))
+                return await in_thread(
+                    lambda: map_reader(session, *answer, reading, keeper), ReaderStream.close
+                )
+
+            return AsyncReaderStream(keep(self._sessions, await run(self._sessions, attach)))
 
         return Opening(make)
 
@@ -208,7 +241,8 @@ class AsyncClient:
                 once,
                 timeout_s,
             )
-            return AsyncResults(self, request, await self.open_results(request), timeout_s)
+            reader = await self.open_results(request)
+            return AsyncResults(self, request, reader, timeout_s)
 
         return Opening(make)
 
@@ -311,31 +345,33 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def open_results(self, request: OpenResults) -> ResultReader:
-        """Attaches to results; as mcpd.shm.results.open_results."""
-        fresh = replace(request)
-        answer = await self._request(fresh, request.wait_s + OPEN_GRACE_S)
-        return await in_thread(
-            lambda: ResultReader(self._connection, fresh, answer), _close_result_reader
-        )
+    @property
+    def sessions(self) -> Sessions:
+        """What it talks over."""
+        return self._sessions
 
-    async def run_binding(self, reader: ReaderStream, trace_id: bytes) -> None:
+    async def open_results(
+        self, request: OpenResults, timeout_s: float | None = REQUEST_TIMEOUT_S
+    ) -> ResultReader:
+        """Attaches to results; as mcpd.shm.results.open_results.
+
+        Args:
+            timeout_s: How long to wait for a daemon.
+        """
+
+        async def attach(session: Connection) -> ResultReader:
+            fresh = replace(request)
+            answer = await ask(session, fresh, request.wait_s + OPEN_GRACE_S)
+            return await in_thread(
+                lambda: ResultReader(session, fresh, answer), _close_result_reader
+            )
+
+        return await run(self._sessions, attach, timeout_s)
+
+    async def run_binding(self, reader: ResultReader, trace_id: bytes) -> None:
         """Has a `once` binding run on the newest frame."""
-        await self._request(RunOnce(reader=reader.reader_id, trace_id=trace_id))
-
-    async def _request(self, message: Message, timeout_s: float = REQUEST_TIMEOUT_S) -> Answer:
-        future = self._connection.submit(message)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await asyncio.wrap_future(future)
-        except BaseException as error:
-            if not isinstance(error, McpdError):
-                self._connection.abandon(message, future)
-            if isinstance(error, TimeoutError):
-                kind = type(message).__struct_config__.tag
-                text = f"no reply to {kind} from the daemon in {timeout_s} s"
-                raise TimedOut(text) from None
-            raise
+        message = RunOnce(reader=reader.stream.reader_id, trace_id=trace_id)
+        await ask(reader.connection, message)
 
 
 def _close_later(stream: WriterStream) -> None:

@@ -8,11 +8,19 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, Self
 
 from mcpd.shm.aio_waiting import Opening, Waiting, in_thread, to_the_end
-from mcpd.shm.errors import NotFound, StreamClosed, TimedOut, WorkerDied
+from mcpd.shm.errors import DaemonUnavailable, NotFound, StreamClosed, TimedOut, WorkerDied
 from mcpd.shm.frame import Frame
 from mcpd.shm.messages import OpenResults
 from mcpd.shm.requests import Pending, Requests
-from mcpd.shm.results import ResultReader, lossless_order, run_lost
+from mcpd.shm.results import (
+    LOOK_S,
+    Patience,
+    ResultReader,
+    is_to_return,
+    lossless_order,
+    run_lost,
+)
+from mcpd.shm.sessions import Sessions
 from mcpd.shm.slot import Slot
 from mcpd.shm.stream import ReaderStream, WriterStream
 
@@ -24,8 +32,12 @@ if TYPE_CHECKING:
 class ResultOpener(Protocol):
     """What AsyncResults needs of its client."""
 
-    async def open_results(self, request: OpenResults) -> ResultReader: ...
-    async def run_binding(self, reader: ReaderStream, trace_id: bytes) -> None: ...
+    @property
+    def sessions(self) -> Sessions: ...
+    async def open_results(
+        self, request: OpenResults, timeout_s: float | None = ...
+    ) -> ResultReader: ...
+    async def run_binding(self, reader: ResultReader, trace_id: bytes) -> None: ...
 
 
 class AsyncWriterStream:
@@ -196,13 +208,20 @@ class AsyncResults:
             try:
                 return await self._waiting.attempt(take, timeout_s, what)
             except StreamClosed as error:
-                if self._closed or (tried is self._reader and error.reason != "writer_died"):
+                returns = tried is not None and is_to_return(self._client.sessions, tried)
+                again = error.reason == "writer_died" or returns
+                if self._closed or (tried is self._reader and not again):
                     raise
-                await self._reopen(tried, error)
+                await self._reopen(tried, error, timeout_s)
 
     async def run_once(self, trace_id: bytes = b"") -> None:
         """As Results.run_once."""
-        await self._client.run_binding(self._reader.stream, trace_id)
+        reader = self._reader
+        if is_to_return(self._client.sessions, reader):
+            lost = StreamClosed("the daemon was lost", reason="shutdown")
+            await self._replace(reader, lost, self._timeout_s)
+            reader = self._reader
+        await self._client.run_binding(reader, trace_id)
 
     async def __aiter__(self) -> AsyncIterator[Result]:
         while True:
@@ -227,26 +246,59 @@ class AsyncResults:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _reopen(self, old: ResultReader | None, ended: StreamClosed) -> None:
-        """Replaces `old`, unless another task has. If that fails, `old` tells its end again."""
-        detail = ""
-        async with self._reopening:
-            if old is not None and old is self._reader:
-                detail = await asyncio.to_thread(old.stream.why_ended)
-                await asyncio.to_thread(old.stream.retire)
-                try:
-                    reader = await self._client.open_results(self._request)
-                except (NotFound, StreamClosed) as error:
-                    raise ended from error
-                if self._closed:
-                    await asyncio.to_thread(reader.stream.close)
-                else:
-                    if self._order is not None:
-                        self._order.reopened(reader, detail)
-                    self._reader = reader
-                    self.reopened += 1
+    async def _reopen(
+        self, old: ResultReader | None, ended: StreamClosed, timeout_s: float | None
+    ) -> None:
+        detail = await self._replace(old, ended, timeout_s)
         if self._request.once:
             raise run_lost(self.model, detail)
+
+    async def _replace(
+        self, old: ResultReader | None, ended: StreamClosed, timeout_s: float | None
+    ) -> str:
+        """Replaces `old`, unless another task has, and returns why its writer ended. If that
+        fails, `old` tells its end again."""
+        async with self._reopening:
+            if old is None or old is not self._reader:
+                return ""
+            detail = await asyncio.to_thread(old.stream.why_ended)
+            await asyncio.to_thread(old.stream.retire)
+            reader = await self._open_anew(old, ended, timeout_s)
+            if self._closed:
+                await asyncio.to_thread(reader.stream.close)
+            else:
+                if self._order is not None:
+                    self._order.reopened(reader, detail)
+                self._reader = reader
+                self.reopened += 1
+            return detail
+
+    async def _open_anew(
+        self, old: ResultReader, ended: StreamClosed, timeout_s: float | None
+    ) -> ResultReader:
+        sessions = self._client.sessions
+        if sessions.keeper is None:
+            try:
+                return await self._client.open_results(self._request)
+            except (NotFound, StreamClosed) as error:
+                raise ended from error
+        patience = Patience(timeout_s)
+        while patience.is_stopping(old, ended):
+            await asyncio.sleep(patience.pause_s)
+        while True:
+            try:
+                return await self._client.open_results(self._request, LOOK_S)
+            except (NotFound, StreamClosed) as error:
+                if not is_to_return(sessions, old):
+                    raise ended from error
+                patience.check(error)
+            except DaemonUnavailable as error:
+                if not is_to_return(sessions, old):
+                    raise
+                patience.check(error)
+            if self._closed:
+                raise ended
+            await asyncio.sleep(patience.pause_s)
 
 
 class AsyncRequests:

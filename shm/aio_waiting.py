@@ -119,6 +119,20 @@ async def _until_readable(fds: tuple[int, ...], most_s: float | None) -> None:
             timer.cancel()
 
 
+def in_loop(
+    loop: asyncio.AbstractEventLoop, callback: Callable[..., None] | None
+) -> Callable[..., None] | None:
+    """A callback that other threads may call and that runs in the loop; not if that has ended."""
+    if callback is None:
+        return None
+
+    def call(*values: object) -> None:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(callback, *values)
+
+    return call
+
+
 async def in_thread(work: Callable[[], T], undo: Callable[[T], object]) -> T:
     """Runs what blocks in the loop's pool. If the await is cancelled, what it made is undone."""
     handed: Future[T] = Future()

@@ -72,8 +72,7 @@ class Connection:
     Attributes:
         streams: Those of this session, whose ends are in this process.
         session: The daemon's number of this session.
-        daemon_pid: Its process.
-        daemon_version: Its version.
+        daemon_pid, daemon_version, daemon_instance: Its process; version; which start of it.
         socket_path: Where it listens.
 
     Raises:
@@ -112,6 +111,7 @@ class Connection:
             self.session = int(greeting["session"])
             self.daemon_pid = int(greeting["daemon_pid"])
             self.daemon_version = str(greeting.get("daemon_version", ""))
+            self.daemon_instance = str(greeting.get("instance", ""))
             self.socket_path = str(greeting.get("socket", ""))
         except BaseException as error:
             self.close()
@@ -167,7 +167,7 @@ class Connection:
         data = encode(message)
         with self._lock:
             if self._over is not None:
-                raise self._lost_error()
+                raise self.lost_error()
             future = self._replies.add(message)
             try:
                 self._transmit(data, fds)
@@ -336,7 +336,7 @@ class Connection:
                 error = DaemonUnavailable(text, hint)
             self._over = error
             self._socket.close()
-        self._replies.fail_all(self._lost_error)
+        self._replies.fail_all(self.lost_error)
         self.streams.end_all()
         if not asked and self._on_closed is not None:
             self._on_closed(error)
@@ -353,7 +353,7 @@ class Connection:
         data = encode(message)
         with self._lock:
             if self._over is not None:
-                raise self._lost_error()
+                raise self.lost_error()
             self._transmit(data, fds)
 
     def _transmit(self, data: bytes, fds: Sequence[int]) -> None:
@@ -382,7 +382,7 @@ class Connection:
         except DaemonUnavailable:
             return  # the session ended, and the grant with it
 
-    def _lost_error(self) -> McpdError:
+    def lost_error(self) -> McpdError:
         """A new error for each who gets one: they are raised in several threads."""
         over = self._over or DaemonUnavailable("connection is lost")
         what = "" if isinstance(over, DaemonUnavailable) else "session ended: "

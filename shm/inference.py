@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mcpd.shm.errors import WorkerDied
+from mcpd.shm.errors import DaemonUnavailable, WorkerDied
 from mcpd.shm.requests import Requests
+from mcpd.shm.sessions import Sessions
 from mcpd.shm.spec import RequestShape, request_shape
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mcpd.shm.bundle import TensorSpec
     from mcpd.shm.result import Result
 
+RETRY_S = 0.01
 KEPT_STREAMS = 8
 """Most request streams that are kept: one for each model and geometry used lately."""
 
@@ -43,10 +45,12 @@ class Inference:
 
     Args:
         make: Makes the request stream for a model and a geometry.
+        sessions: If they reconnect, what was lost with the daemon is asked again.
     """
 
-    def __init__(self, make: RequestMaker) -> None:
+    def __init__(self, make: RequestMaker, sessions: Sessions) -> None:
         self._make = make
+        self._sessions = sessions
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, int, RequestShape], _Shared] = {}
         self._closed = False
@@ -62,25 +66,43 @@ class Inference:
         """As Client.infer."""
         deadline = time.monotonic() + timeout_s
         shape, arrays = request_shape(inputs, format)
-
-        def run() -> Result:
+        died = False
+        while True:
             left_s = max(0.001, deadline - time.monotonic())
-            with self._shared(model, version, shape, left_s) as shared:
-                with shared.fill, shared.requests.acquire(left_s) as slot:
-                    shape.write(slot, arrays)
-                    pending = shared.requests.submit(slot)
-                return pending.collect(max(0.0, deadline - time.monotonic()))
-
-        try:
-            result = run()
-        except WorkerDied:
-            # It may have died of another's request. Once more, and only once: if it is this one
-            # that kills workers, they are not to die of it for as long as the time lasts.
-            if time.monotonic() >= deadline:
-                raise
-            result = run()
+            keeper = self._sessions.keeper
+            if keeper is not None:
+                keeper.run(lambda _session: None, left_s)
+            try:
+                result = self._infer(model, shape, arrays, left_s, version)
+                break
+            except WorkerDied:
+                # It may have died of another's request. Once more, and only once: if it is this one
+                # that kills workers, they are not to die of it for as long as the time lasts.
+                if died or time.monotonic() >= deadline:
+                    raise
+                died = True
+            except DaemonUnavailable:
+                if keeper is None or keeper.over or time.monotonic() >= deadline:
+                    raise
+                time.sleep(RETRY_S)
         result.raise_for_status()
         return result
+
+    def _infer(
+        self,
+        model: str,
+        shape: RequestShape,
+        arrays: Mapping[str, NDArray[Any]],
+        timeout_s: float,
+        version: int,
+    ) -> Result:
+        """As infer, once; a failed result is one, too."""
+        deadline = time.monotonic() + timeout_s
+        with self._shared(model, version, shape, timeout_s) as shared:
+            with shared.fill, shared.requests.acquire(timeout_s) as slot:
+                shape.write(slot, arrays)
+                pending = shared.requests.submit(slot)
+            return pending.collect(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
         """Closes the streams that are kept. Idempotent."""

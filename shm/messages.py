@@ -40,7 +40,8 @@ class ErrorReply(Message, tag="error"):
 
 
 class Hello(Message, tag="hello"):
-    """First request of a session. Result: version, session, daemon_pid, daemon_version, socket."""
+    """First request of a session. Result: version, session, daemon_pid, daemon_version, instance,
+    socket."""
 
     versions: list[int]
     client: str = ""
@@ -102,6 +103,9 @@ class CreateStream(Message, tag="create_stream"):
     spec: StreamSpec
     site: str = ""
     """Where in the program it was asked for, if it traces: at most 200 characters."""
+    first_seq: int = 0
+    """The number that the first frame should have: a writer that had the stream in an earlier
+    session goes on counting. Not below what the daemon remembers of the name; 0: as it says."""
 
 
 class ResizeStream(Message, tag="resize_stream"):

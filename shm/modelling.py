@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Mapping
@@ -12,9 +13,12 @@ from mcpd.shm.errors import InvalidRequest, WorkerDied
 from mcpd.shm.inference import Inference
 from mcpd.shm.messages import OpenResults
 from mcpd.shm.reading import Reading
-from mcpd.shm.requests import Requests
-from mcpd.shm.results import Results
-from mcpd.shm.streaming import StreamClient
+from mcpd.shm.requests import Remade, Requests
+from mcpd.shm.results import Results, open_results
+from mcpd.shm.sessions import Sessions
+from mcpd.shm.spec import stream_spec
+from mcpd.shm.stream import WriterStream
+from mcpd.shm.streaming import StreamClient, make_stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,11 +33,11 @@ MODEL_WAIT_S = 30.0
 class ModelClient(StreamClient):
     """A client's part about models; see Client."""
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
+    def __init__(self, sessions: Sessions) -> None:
+        super().__init__(sessions)
         self._lock = threading.Lock()
         self._numbers = 0
-        self._inference = Inference(self.requests)
+        self._inference = Inference(self.requests, sessions)
 
     def results(
         self,
@@ -76,7 +80,7 @@ class ModelClient(StreamClient):
             once,
             timeout_s,
         )
-        return Results(self.connection, request, timeout_s)
+        return Results(self._sessions, request, timeout_s)
 
     def run_once(
         self,
@@ -133,33 +137,56 @@ class ModelClient(StreamClient):
         with self._lock:
             self._numbers += 1
             number = self._numbers
-        writer = self.create_stream(
-            f"~{self.connection.session}-{number}",
+        spec, description = stream_spec(
             width=width,
             height=height,
             format=format,
             tensors=tensors,
-            matrix=matrix,
-            range=range,
-            kind="requests",
             # Beside what is in flight: the newest frame, the worker's pins and one to turn over.
             slots=slots + 4,
             holds=slots,
+            history=1,
+            memory="memfd",
+            matrix=matrix,
+            range=range,
+            rotation=0,
+            kind="requests",
+            slot_nbytes=None,
         )
-        request = OpenResults(
-            stream=writer.name,
-            model=model,
-            version=version,
-            frames="lossless",
-            results="lossless",
-            max_pins=2,
-            wait_s=timeout_s,
-        )
-        try:
-            return Requests(self.connection, writer, request)
-        except BaseException:
-            writer.close()
-            raise
+
+        def make(session: Connection) -> tuple[WriterStream, OpenResults]:
+            writer = make_stream(session, f"~{session.session}-{number}", spec, description)
+            request = OpenResults(
+                stream=writer.name,
+                model=model,
+                version=version,
+                frames="lossless",
+                results="lossless",
+                max_pins=2,
+                wait_s=timeout_s,
+            )
+            return writer, request
+
+        def begin(session: Connection) -> Requests:
+            writer, request = make(session)
+            try:
+                return Requests(session, writer, request, remake)
+            except BaseException:
+                writer.close()
+                raise
+
+        def resume(session: Connection) -> Remade:
+            writer, request = make(session)
+            try:
+                return session, writer, request, open_results(session, request)
+            except BaseException:
+                writer.close()
+                raise
+
+        remake = None
+        if self._sessions.keeper is not None:
+            remake = functools.partial(self._sessions.run, resume, timeout_s)
+        return self._sessions.run(begin, timeout_s)
 
     def infer(
         self,

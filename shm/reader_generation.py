@@ -14,6 +14,7 @@ from mcpd.shm.stream_end import POLICY_CODES, raise_lost
 from mcpd.shm.transport import close_fds
 
 if TYPE_CHECKING:
+    from mcpd.shm.connection import Connection
     from mcpd.shm.messages import StreamGrant
     from mcpd.shm.reading import Reading
 
@@ -33,9 +34,15 @@ class ReaderGeneration:
         ProtocolError: Grant and descriptors do not agree.
         SegmentLost: Its payload is smaller than it was.
         OSError: It cannot be mapped.
+
+    Attributes:
+        core: The C core's reader.
+        connection: The session that it belongs to.
     """
 
-    def __init__(self, grant: StreamGrant, fds: Sequence[int], reading: Reading) -> None:
+    def __init__(
+        self, connection: Connection, grant: StreamGrant, fds: Sequence[int], reading: Reading
+    ) -> None:
         member = grant.group != 0
         wakes_writer = member or grant.policy == "lossless"
         self._claims: _Claims | None = None
@@ -74,18 +81,45 @@ class ReaderGeneration:
             raise_lost(grant.name, error)
         finally:
             close_fds(fds)
+        self.connection = connection
         self.grant = grant
         self.reader_id = grant.reader
         self.slot_nbytes = grant.slot_nbytes
+        self._counters: dict[str, int] = {}
 
     @property
     def others_busy(self) -> bool:
         """Whether another member of the group has a frame of this generation in work, which may
         come back to the group if it dies."""
-        return self._claims is not None and self._claims.unfinished()
+        if self._claims is None or self.connection.lost:  # nobody takes them from the dead now
+            return False
+        return self._claims.unfinished()
+
+    @property
+    def fd(self) -> int:
+        """What to wait for; -1 when it is closed."""
+        try:
+            return self.core.fileno()
+        except ValueError:
+            return -1
+
+    def ended(self) -> int:
+        """How it has ended, as the writer or the daemon says; when it is closed, "shutdown"."""
+        try:
+            return self.core.ended()
+        except ValueError:
+            return _core.END_SHUTDOWN
+
+    def counters(self) -> dict[str, int]:
+        """The core's counters, or the last ones when it is closed."""
+        try:
+            return self.core.stats()
+        except ValueError:
+            return self._counters
 
     def close(self) -> None:
         """Unmaps, but for frames that are still held. Idempotent."""
+        self._counters = self.counters()
         self.core.close()
         if self._claims is not None:
             self._claims.close()

@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from mcpd.native import _core
+from mcpd.shm.attachment import Attachment
 from mcpd.shm.errors import (
     DaemonUnavailable,
     InvalidRequest,
@@ -30,8 +31,6 @@ from mcpd.shm.stream_end import (
     check_timeout,
     raise_closed,
     raise_none,
-    raise_unmapped,
-    read_grant,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ class ReaderStream:
 
     Attributes:
         name: Of the stream.
-        stream_id: Its number.
         policy: Which frames it is given.
         on_ended: Called when nothing more will come than is there, on the connection's I/O thread
             or by whoever closes: must not block.
@@ -71,15 +69,24 @@ class ReaderStream:
         reading = reading or Reading(
             policy=grant.policy or "latest", max_pins=grant.max_pins or 1, depth=grant.depth
         )
-        self._moves = ReaderMoves(connection, grant, fds, reading)
+        self._moves = self._make_moves(connection, grant, fds, reading)
         self._connection = connection
         self.name = grant.name
-        self.stream_id = grant.stream
         self.policy = grant.policy
         self.on_ended: Callable[[], None] | None = None
         self._detail = ""
         self._told = threading.Event()
-        connection.streams.add_reader(self, grant.reader)
+        connection.streams.add_reader(Attachment(self, connection, grant.stream), grant.reader)
+
+    def _make_moves(
+        self, connection: Connection, grant: StreamGrant, fds: Sequence[int], reading: Reading
+    ) -> ReaderMoves:
+        return ReaderMoves(connection, grant, fds, reading)
+
+    @property
+    def stream_id(self) -> int:
+        """The stream's number, as in Result.source_stream."""
+        return self._moves.now.grant.stream
 
     @property
     def grant(self) -> StreamGrant:
@@ -136,7 +143,11 @@ class ReaderStream:
                 if now is not moves.now:
                     continue
                 check_timeout(timeout_s)
-                self._raise_closed()
+                if not moves.waits():
+                    self._raise_closed()
+                moves.go_on(now, _core.END_SHUTDOWN, deadline, timeout_s)
+                left_s = time_left(deadline, timeout_s)
+                continue
             except TypeError:
                 check_timeout(timeout_s)
                 raise
@@ -151,9 +162,16 @@ class ReaderStream:
             if frame is not None:
                 if moves.left:
                     moves.let_go()
-                return frame
+                if not moves.floor:
+                    return frame
+                if frame.seq > moves.floor:
+                    moves.floor = 0
+                    return frame
+                frame.close()  # it was given before, in another session
+                left_s = time_left(deadline, timeout_s)
+                continue
             if now is moves.now and not moves.rearm(now):
-                raise_none(self.name, timeout_s, "no frame came", "")
+                raise_none(self.name, timeout_s, "no frame came", moves.hint)
 
     def recent(self, count: int) -> list[Frame]:
         """Pins those of the `count` newest frames that still stand, seen or not, oldest first.
@@ -184,7 +202,9 @@ class ReaderStream:
         except BufferError as error:
             raise self._no_pins(now, count) from error
         except ValueError:
-            self._raise_closed()
+            if not self._moves.waits():
+                self._raise_closed()
+            return []
         return frames
 
     def __iter__(self) -> Iterator[Frame]:
@@ -211,7 +231,10 @@ class ReaderStream:
         try:
             code = self._moves.now.core.ended()
         except ValueError:  # unmapped
-            return self._moves.end_reason or ("shutdown" if self._connection.lost else "closed")
+            if self._moves.waits():
+                return ""
+            lost = self._moves.now.connection.lost
+            return self._moves.end_reason or ("shutdown" if lost else "closed")
         return "" if self._moves.goes_on(code) else END_REASONS.get(code, "")
 
     def why_ended(self) -> str:
@@ -285,12 +308,12 @@ class ReaderStream:
         """
         if self._connection.inherited:
             return
-        for reader_id in self._moves.close():
+        for connection, reader_id in self._moves.close():
             with suppress(DaemonUnavailable, NotFound):  # nobody counts its pins any more
-                self._connection.request(DetachReader(reader=reader_id))
-            moved = self._connection.streams.drop_move(reader_id)
+                connection.request(DetachReader(reader=reader_id))
+            moved = connection.streams.drop_move(reader_id)
             if moved:
-                detach_later(self._connection, moved)
+                detach_later(connection, moved)
 
     def retire(self) -> None:
         """Detaches from a stream that has ended, so that it is freed; `next` goes on saying why."""
@@ -300,8 +323,8 @@ class ReaderStream:
     def retire_soon(self) -> None:
         """As `retire`, without waiting for the daemon; for the I/O thread."""
         self._moves.end_reason = self.ended
-        for reader_id in self._moves.close():
-            detach_later(self._connection, reader_id)
+        for connection, reader_id in self._moves.close():
+            detach_later(connection, reader_id)
 
     def _no_pins(self, now: ReaderGeneration, wanted: int = 1) -> LimitExceeded:
         pins = f"{now.grant.max_pins} pins"
@@ -317,15 +340,23 @@ class ReaderStream:
 
     def _raise_closed(self) -> NoReturn:
         moves = self._moves
-        raise_closed(self.name, self._connection, moves.end_reason, moves.evicted)
+        raise_closed(self.name, moves.now.connection, moves.end_reason, moves.evicted)
 
     # The connection's I/O thread calls these.
 
-    def move(self, grant: StreamGrant, fds: Sequence[int]) -> bool:
+    def move(
+        self, grant: StreamGrant, fds: Sequence[int], connection: Connection | None = None
+    ) -> bool:
         """It is to go on there, and owns `fds`, unless this returns False: it is closed."""
-        return self._moves.add(grant, fds)
+        return self._moves.add(connection or self._connection, grant, fds)
 
-    def mark_ended(self, reason: str, generation: int = 0, detail: str = "") -> None:
+    def mark_ended(
+        self,
+        reason: str,
+        generation: int = 0,
+        detail: str = "",
+        connection: Connection | None = None,
+    ) -> None:
         """A generation, or the one read now, is over: a next that waits returns at once.
 
         If its control object says so as well, what is left may be read first; else there is nobody
@@ -334,7 +365,15 @@ class ReaderStream:
         if reason == "moved":  # where to, is told by itself
             return
         self._detail = detail or self._detail
-        self._moves.end(reason, generation)
+        self._moves.end(reason, generation, connection)
+        self._tell_ended()
+
+    def mark_lost(self, connection: Connection | None = None) -> None:
+        """The session is over: unmaps, but lets a lossless reader read what it is owed first."""
+        self._moves.lose(connection or self._connection)
+        self._tell_ended()
+
+    def _tell_ended(self) -> None:
         self._told.set()
         if self.on_ended is not None and self.ended:
             self.on_ended()
@@ -344,32 +383,8 @@ class ReaderStream:
         until they are closed."""
         self._moves.evict(why)
 
-    def mark_lost(self) -> None:
-        """The session is over: unmaps, but lets a lossless reader read what it is owed first."""
-        self.mark_ended("shutdown")
-        self._moves.lose()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def map_reader(
-    connection: Connection, result: Any, fds: Sequence[int], reading: Reading | None = None
-) -> ReaderStream:
-    """The reader that a reply grants, mapped. Owns `fds`. On failure the reader is given back.
-
-    Raises:
-        ProtocolError: The reply is not readable.
-        OutOfMemory: There is no room for it in this process.
-        OSError: It cannot be mapped.
-    """
-    grant = read_grant(result, fds)
-    try:
-        return ReaderStream(connection, grant, fds, reading)
-    except BaseException as error:
-        detach_later(connection, grant.reader)
-        raise_unmapped(grant.name, error)
-        raise

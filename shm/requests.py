@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from msgspec.structs import replace
 
@@ -18,13 +19,17 @@ from mcpd.shm.errors import (
     WouldBlock,
 )
 from mcpd.shm.messages import OpenResults
-from mcpd.shm.results import ResultReader, open_results
+from mcpd.shm.results import STOPPING_S, ResultReader, open_results
 from mcpd.shm.slot import Slot
 from mcpd.shm.stream import ReaderStream, WriterStream
 
 if TYPE_CHECKING:
     from mcpd.shm.connection import Connection
     from mcpd.shm.result import Result
+
+
+Remade: TypeAlias = "tuple[Connection, WriterStream, OpenResults, ResultReader]"
+"""What Requests are, in another session with a daemon."""
 
 
 class Pending:
@@ -66,12 +71,22 @@ class Requests:
     Safe for threads: each may acquire, submit and collect; whoever collects also takes in the
     results of the others. After the worker died, the next acquire binds to a new one; what was in
     flight, and had no result yet, comes back as WorkerDied and is not submitted again.
+
+    Args:
+        remake: Makes them anew in the next session when this one was lost; None: they end with it.
     """
 
-    def __init__(self, connection: Connection, writer: WriterStream, request: OpenResults) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        writer: WriterStream,
+        request: OpenResults,
+        remake: Callable[[], Remade] | None = None,
+    ) -> None:
         self._connection = connection
         self._writer = writer
         self._request = request
+        self._remake = remake
         self._changed = threading.Condition()
         self._table: dict[int, Pending] = {}
         self._reading = False  # whether a thread reads results, or binds anew
@@ -117,14 +132,21 @@ class Requests:
         Raises:
             As WriterStream.acquire, and as opening results when the worker died before.
         """
-        self.bind(timeout_s)
-        return self._writer.acquire(timeout_s)
+        while True:
+            self.bind(timeout_s)
+            writer = self._writer
+            try:
+                return writer.acquire(timeout_s)
+            except StreamClosed as error:
+                if self._remake is None or self._closed or error.reason != "shutdown":
+                    raise
 
     def submit(self, slot: Slot) -> Pending:
         """Publishes an acquired slot as a request.
 
         Raises:
             InvalidRequest: The slot was published or abandoned already.
+            DaemonUnavailable: The daemon was lost since the slot was acquired.
         """
         while (pending := self.try_submit(slot)) is None:
             self.bind()
@@ -136,6 +158,11 @@ class Requests:
             # Under the lock: the result may be there before publish returns.
             if not self.bound:
                 return None
+            if self._remake is not None and slot.grant is not self._writer.grant:
+                raise DaemonUnavailable(
+                    "the daemon was lost while the input was filled",
+                    "Acquire another slot and fill that.",
+                )
             pending = Pending(self)
             pending.seq = slot.publish()
             self._table[pending.seq] = pending
@@ -286,13 +313,23 @@ class Requests:
                     self._read_one(0)
                 except WouldBlock:
                     self._fail_all(StreamClosed("worker died", reason="writer_died"))
-            self._reader.stream.retire()
-            request = self._request
-            if timeout_s:
-                request = replace(request, wait_s=min(request.wait_s, timeout_s))
-            self._replace(open_results(self._connection, request))
+            self._replace(self._open(timeout_s))
         finally:
             self._stop_reading()
+
+    def _open(self, timeout_s: float | None) -> ResultReader:
+        """Binds to a worker; in the next session, if this one is lost, with another stream."""
+        if self._remake is not None and self._reader.stream.ended == "shutdown":
+            self._writer.wait_lost(STOPPING_S)
+        self._reader.stream.retire()
+        if self._remake is not None and self._writer.lost:
+            self._writer.close()
+            self._connection, self._writer, self._request, reader = self._remake()
+            return reader
+        request = self._request
+        if timeout_s:
+            request = replace(request, wait_s=min(request.wait_s, timeout_s))
+        return open_results(self._connection, request)
 
     def _replace(self, reader: ResultReader) -> None:
         with self._changed:

@@ -9,10 +9,20 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from mcpd.shm.errors import NotFound, ProtocolError, StreamClosed, WorkerDied
+from mcpd.shm.errors import (
+    DaemonUnavailable,
+    McpdError,
+    NotFound,
+    ProtocolError,
+    StreamClosed,
+    TimedOut,
+    WorkerDied,
+    WouldBlock,
+)
 from mcpd.shm.lossless import LosslessOrder
 from mcpd.shm.messages import OpenResults, RunOnce
 from mcpd.shm.result import Detection, Result
+from mcpd.shm.sessions import Sessions
 from mcpd.shm.stream import ReaderStream, map_reader
 
 if TYPE_CHECKING:
@@ -21,6 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Detection", "Result", "ResultReader", "Results", "open_results"]
 
+STOPPING_S = 1.0
+"""How long a daemon that has said "shutdown" of a stream may take to be gone."""
+LOOK_S = 0.3
+"""How often a thread that waits for the daemon looks whether the results were closed."""
 OPEN_GRACE_S = 35.0
 """How long a reply may take beyond the wait for the model: the worker has to attach as well."""
 
@@ -34,6 +48,7 @@ class ResultReader:
 
     def __init__(self, connection: Connection, request: OpenResults, answer: Answer) -> None:
         result, fds = answer
+        self.connection = connection
         self.stream: ReaderStream = map_reader(connection, result.get("grant"), fds)
         try:
             self.source = request.stream
@@ -74,22 +89,23 @@ class Results:
 
     When the worker dies it opens the results anew and goes on, from the frames that are new then;
     who shares them goes on with the same new reader. Where frames and results are both `lossless`,
-    each frame in between has a result too, of status "worker_died".
+    each frame in between has a result too, of status "worker_died". If the client reconnects, also
+    when the daemon was lost, and as soon as the stream is there again.
 
     Attributes:
         reopened: How often that happened.
     """
 
     def __init__(
-        self, connection: Connection, request: OpenResults, timeout_s: float | None = None
+        self, sessions: Sessions, request: OpenResults, timeout_s: float | None = None
     ) -> None:
-        self._connection = connection
+        self._sessions = sessions
         self._request = request
         self._timeout_s = timeout_s
         self._closed = False
         self._lock = threading.Lock()  # of which reader it is, and whether it is closed
         self._reopening = threading.Lock()
-        self._reader = open_results(connection, request)
+        self._reader = sessions.run(lambda session: open_results(session, request))
         self._order = lossless_order(request, self._reader)
         self.reopened = 0
 
@@ -140,7 +156,8 @@ class Results:
                     return result
                 continue
             except StreamClosed as error:
-                if self._closed or (reader is self._reader and error.reason != "writer_died"):
+                again = error.reason == "writer_died" or is_to_return(self._sessions, reader)
+                if self._closed or (reader is self._reader and not again):
                     raise
                 self._reopen(reader, error, timeout_s)
             if deadline is not None:
@@ -152,8 +169,12 @@ class Results:
         Raises:
             InvalidRequest: They were not.
         """
-        reader = self._reader.stream.reader_id
-        self._connection.request(RunOnce(reader=reader, trace_id=trace_id))
+        reader = self._reader
+        if is_to_return(self._sessions, reader):
+            self._replace(reader, StreamClosed("the daemon was lost", reason="shutdown"), None)
+            reader = self._reader
+        run = RunOnce(reader=reader.stream.reader_id, trace_id=trace_id)
+        reader.connection.request(run)
 
     def fileno(self) -> int:
         """Becomes readable after `arm` returned False; changes when the results are reopened."""
@@ -198,32 +219,96 @@ class Results:
         self.close()
 
     def _reopen(self, old: ResultReader, ended: StreamClosed, timeout_s: float | None) -> None:
-        """Replaces `old`, unless another thread has. If that fails, `old` tells its end again."""
-        detail = old.stream.why_ended()
-        with self._reopening:
-            if self._reader is old:
-                old.stream.retire()  # first: a new worker may be long in coming
-                reader = self._open_anew(ended, timeout_s)
-                with self._lock:
-                    closed = self._closed
-                    if not closed:
-                        if self._order is not None:
-                            self._order.reopened(reader, detail)
-                        self._reader = reader
-                        self.reopened += 1
-                if closed:
-                    reader.stream.close()
+        detail = self._replace(old, ended, timeout_s)
         if self._request.once:
             raise run_lost(self.model, detail)
 
-    def _open_anew(self, ended: StreamClosed, timeout_s: float | None) -> ResultReader:
+    def _replace(self, old: ResultReader, ended: StreamClosed, timeout_s: float | None) -> str:
+        """Replaces `old`, unless another thread has, and returns why its writer ended. If that
+        fails, `old` tells its end again."""
+        detail = old.stream.why_ended()
+        with self._reopening:
+            if self._reader is not old:
+                return detail
+            old.stream.retire()  # first: a new worker may be long in coming
+            reader = self._open_anew(old, ended, timeout_s)
+            with self._lock:
+                closed = self._closed
+                if not closed:
+                    if self._order is not None:
+                        self._order.reopened(reader, detail)
+                    self._reader = reader
+                    self.reopened += 1
+            if closed:
+                reader.stream.close()
+        return detail
+
+    def _open_anew(
+        self, old: ResultReader, ended: StreamClosed, timeout_s: float | None
+    ) -> ResultReader:
         request = self._request
         if timeout_s:
             request = replace(request, wait_s=min(request.wait_s, timeout_s))
-        try:
-            return open_results(self._connection, request)
-        except (NotFound, StreamClosed) as error:
-            raise ended from error  # it was the input stream's writer that died
+        patience = Patience(timeout_s)
+        while self._sessions.keeper is not None and patience.is_stopping(old, ended):
+            time.sleep(patience.pause_s)
+        while True:
+            try:
+                return self._sessions.run(lambda session: open_results(session, request), LOOK_S)
+            except (NotFound, StreamClosed) as error:
+                if not is_to_return(self._sessions, old):
+                    raise ended from error  # it was the input stream's writer that died
+                patience.check(error)
+            except DaemonUnavailable as error:
+                if not is_to_return(self._sessions, old):
+                    raise
+                patience.check(error)
+            if self._closed:
+                raise ended
+            time.sleep(patience.pause_s)
+
+
+class Patience:
+    """How long results are tried to be had again after the daemon was lost; pauses in between.
+
+    Args:
+        timeout_s: None: as long as it takes; 0: not at all.
+    """
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+        self._begun_s = time.monotonic()
+        self._deadline = None if timeout_s is None else self._begun_s + timeout_s
+        self._pause_s = 0.01
+
+    @property
+    def pause_s(self) -> float:
+        """Longer each time."""
+        self._pause_s = min(2 * self._pause_s, LOOK_S)
+        return self._pause_s
+
+    def is_stopping(self, old: ResultReader, ended: StreamClosed) -> bool:
+        """Whether the daemon ends streams and is about to go: for a moment it is not asked."""
+        said = ended.reason == "shutdown" and not old.connection.lost
+        return said and time.monotonic() < self._begun_s + STOPPING_S
+
+    def check(self, error: McpdError) -> None:
+        """Raises when the time is over."""
+        if self._deadline is None or time.monotonic() < self._deadline:
+            return
+        if self._timeout_s == 0:
+            raise WouldBlock(f"the results are not there again: {error.message}") from error
+        raise TimedOut(
+            f"the results were not there again in {self._timeout_s} s: {error.message}", error.hint
+        ) from error
+
+
+def is_to_return(sessions: Sessions, reader: ResultReader) -> bool:
+    """Whether results that have ended did so with their session, and will be there again."""
+    keeper = sessions.keeper
+    if keeper is None or keeper.over:
+        return False
+    return reader.connection.lost or reader.stream.ended == "shutdown"
 
 
 def lossless_order(request: OpenResults, reader: ResultReader) -> LosslessOrder | None:

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mcpd.shm.connection import Connection
-from mcpd.shm.messages import CreateStream, SealStream
+from mcpd.shm.kept_reader import KeptReaderStream
+from mcpd.shm.kept_writer import KeptWriterStream
+from mcpd.shm.messages import CreateStream, SealStream, StreamSpec
 from mcpd.shm.reading import Reading
+from mcpd.shm.sessions import Sessions
 from mcpd.shm.spec import stream_spec
 from mcpd.shm.stream import ReaderStream, WriterStream, map_reader, map_writer
 
 if TYPE_CHECKING:
-    from mcpd.shm.bundle import TensorSpec
+    from mcpd.shm.bundle import Description, TensorSpec
+    from mcpd.shm.reconnection import Reconnection
 
 
 class StreamClient:
-    """A client's part about streams; see Client.
+    """A client's part about streams; see Client."""
 
-    Attributes:
-        connection: What it talks over.
-    """
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    @property
+    def connection(self) -> Connection:
+        """The session that it talks over, or the last one while the daemon is away."""
+        return self._sessions.connection
 
     def create_stream(
         self,
@@ -87,16 +92,11 @@ class StreamClient:
             kind=kind,
             slot_nbytes=slot_nbytes,
         )
-        result, fds = self.connection.request(CreateStream(name=name, spec=spec))
-        stream = map_writer(self.connection, result, fds, description)
-        try:
-            self.connection.request(
-                SealStream(stream=stream.stream_id, generation=stream.generation)
-            )
-        except BaseException:
-            stream.close()
-            raise
-        return stream
+        keeper = self._sessions.keeper
+        stream = self._sessions.run(
+            lambda connection: make_stream(connection, name, spec, description, keeper)
+        )
+        return keep(self._sessions, stream)
 
     def open_stream(
         self,
@@ -148,5 +148,37 @@ class StreamClient:
             skip_expired=skip_expired,
             stall_limit_s=stall_limit_s,
         )
-        result, fds = self.connection.request(reading.attach(name))
-        return map_reader(self.connection, result, fds, reading)
+
+        def attach(connection: Connection) -> ReaderStream:
+            answer = connection.request(reading.attach(name))
+            return map_reader(connection, *answer, reading, self._sessions.keeper)
+
+        return keep(self._sessions, self._sessions.run(attach))
+
+
+def make_stream(
+    connection: Connection,
+    name: str,
+    spec: StreamSpec,
+    description: Description | None,
+    keeper: Reconnection | None = None,
+) -> WriterStream:
+    """Creates, maps and seals a stream; raises as StreamClient.create_stream."""
+    answer = connection.request(CreateStream(name=name, spec=spec))
+    stream = map_writer(connection, *answer, description, keeper)
+    try:
+        connection.request(SealStream(stream=stream.stream_id, generation=stream.generation))
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+E = TypeVar("E", WriterStream, ReaderStream)
+
+
+def keep(sessions: Sessions, end: E) -> E:
+    """An end that was opened; if the client reconnects, it is made again in each session."""
+    if sessions.keeper is not None and isinstance(end, (KeptWriterStream, KeptReaderStream)):
+        sessions.keeper.keep(end, end.session)
+    return end

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class Watch:
-    """An epoll descriptor around the descriptor of the generation that is read now.
+    """An epoll descriptor around the descriptor of the generation that is read now, -1 for none.
 
     Readable when that is, or when `signal` was called and `drain` not since.
     """
@@ -18,7 +18,8 @@ class Watch:
         try:
             self._epoll = select.epoll()
             self._epoll.register(self._news_fd, select.EPOLLIN)
-            self._epoll.register(fd, select.EPOLLIN)
+            if fd >= 0:
+                self._epoll.register(fd, select.EPOLLIN)
         except BaseException:
             os.close(self._news_fd)
             raise
@@ -39,6 +40,12 @@ class Watch:
     def add(self, fd: int) -> None:
         """Readable when this is, too; a descriptor that is closed is left out by itself."""
         self._epoll.register(fd, select.EPOLLIN)
+
+    def remove(self, fd: int) -> None:
+        """Not for this any more: to be called before it is closed where others have it open, too,
+        for then it is not left out."""
+        with suppress(OSError):
+            self._epoll.unregister(fd)
 
     def signal(self) -> None:
         """Makes it readable."""

@@ -38,7 +38,9 @@ class WriterGeneration:
 
     Attributes:
         core: The C core's writer.
+        connection: The session that it belongs to.
         readers: Policy of every reader attached now, by its number; replaced, never changed.
+        last_readers: Those of when it ended; None before.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class WriterGeneration:
         grant: StreamGrant,
         fds: Sequence[int],
         description: Description | None,
+        slot_type: type[Slot] = Slot,
     ) -> None:
         try:
             if len(fds) != 3:
@@ -66,7 +69,7 @@ class WriterGeneration:
                 history=grant.spec.history,
                 holds=grant.spec.holds,
             )
-            self._present(grant, description)
+            self._present(grant, description, slot_type)
         except OSError as error:
             raise_lost(grant.name, error)
         finally:
@@ -77,22 +80,52 @@ class WriterGeneration:
         self.generation = grant.generation
         self.slot_nbytes = grant.slot_nbytes
         self.description = description
+        self.connection = connection
         self.readers: Mapping[int, str] = {}
+        self.last_readers: Mapping[int, str] | None = None
         self._admitted: set[int] = set()
         self._groups: set[int] = set()
-        self._connection = connection
+        self._awaited = 0
+        self._counters: dict[str, int] = {}
 
-    def _present(self, grant: StreamGrant, description: Description | None) -> None:
+    def _present(
+        self, grant: StreamGrant, description: Description | None, slot_type: type[Slot]
+    ) -> None:
         """Has the core hand out slots that are described already."""
         if description is None:
-            self.core.presents(Slot, grant, None, None, grant.slot_nbytes, 0)
+            self.core.presents(slot_type, grant, None, None, grant.slot_nbytes, 0)
             return
         check_room(description, grant.slot_nbytes)
         if description.extent:
             import numpy  # noqa: F401  # its import takes 0.1 s: not while the first slot is held
         nbytes = description.extent or grant.slot_nbytes
         flags = FLAG_QUANTISED if description.quantised else 0
-        self.core.presents(Slot, grant, description, description.packed, nbytes, flags)
+        self.core.presents(slot_type, grant, description, description.packed, nbytes, flags)
+
+    def counters(self) -> dict[str, int]:
+        """The core's counters, or the last ones when it was closed by `mark_lost`."""
+        try:
+            return self.core.stats()
+        except ValueError:
+            if not self._counters:
+                raise
+            return self._counters
+
+    def await_lossless(self, count: int) -> None:
+        """Nothing is acquired before so many lossless readers are here, or `let_go`."""
+        self._awaited = count
+        self.core.freeze(True)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether acquiring waits for readers."""
+        return self._awaited > 0
+
+    def let_go(self) -> None:
+        """Waits for no more readers."""
+        self._awaited = 0
+        with suppress(ValueError):  # closed meanwhile
+            self.core.freeze(False)
 
     # The connection's I/O thread calls these.
 
@@ -150,6 +183,8 @@ class WriterGeneration:
             self._refuse(error, f"another {message.max_pins} pins{depth}")
         self._admitted.add(message.reader)
         self.readers = {**self.readers, message.reader: message.policy}
+        if self._awaited and lossless_in(self.readers) >= self._awaited:
+            self.let_go()
         self.stream.on_reader()
         return owed
 
@@ -167,18 +202,22 @@ class WriterGeneration:
 
     def mark_ended(self, reason: str) -> None:
         """The stream was taken away: acquire raises from now on, one that waits at once."""
+        if self.last_readers is None:
+            self.last_readers = self.readers
         with suppress(ValueError):  # closed meanwhile
             self.core.end(END_CODES.get(reason, _core.END_REVOKED))
 
     def mark_lost(self) -> None:
         """The session is over: ends the stream and unmaps it; slots still held stay valid."""
         self.mark_ended("shutdown")
+        with suppress(ValueError):  # closed meanwhile
+            self._counters = self.core.stats()
         self.core.close()
 
     def _refuse(self, error: Exception, what: str) -> NoReturn:
         name = self.grant.name
         if isinstance(error, ValueError):
-            raise_closed(name, self._connection)
+            raise_closed(name, self.connection)
         number: Any = error.errno if isinstance(error, OSError) else None
         if number == errno.ENOSPC:
             raise LimitExceeded(
@@ -192,3 +231,8 @@ class WriterGeneration:
         if number in (errno.EINVAL, errno.ENOENT, errno.EEXIST):
             raise ProtocolError(f"stream {name!r} cannot admit {what}: {error}") from error
         raise error
+
+
+def lossless_in(readers: Mapping[int, str]) -> int:
+    """How many of these readers hold the writer back."""
+    return sum(policy == "lossless" for policy in readers.values())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from mcpd.native import _core
 from mcpd.shm.errors import (
@@ -28,7 +29,6 @@ from mcpd.shm.stream_end import (
     raise_ended,
     raise_lost,
     raise_none,
-    raise_unmapped,
     read_grant,
 )
 from mcpd.shm.writer_generation import WriterGeneration
@@ -50,7 +50,10 @@ class WriterStream:
     Attributes:
         name: Of the stream.
         stream_id: Its number, as in Result.source_stream.
+        slot_type: What `acquire` gives.
     """
+
+    slot_type: ClassVar[type[Slot]] = Slot
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class WriterStream:
         fds: Sequence[int],
         description: Description | None,
     ) -> None:
-        self._now = WriterGeneration(self, connection, grant, fds, description)
+        self._now = WriterGeneration(self, connection, grant, fds, description, self.slot_type)
         self._connection = connection
         self.name = grant.name
         self.stream_id = grant.stream
@@ -97,6 +100,17 @@ class WriterStream:
     def readers(self) -> Mapping[int, str]:
         """Policy of every reader attached now, by its number; replaced, never changed."""
         return self._now.readers
+
+    @property
+    def lost(self) -> bool:
+        """Whether the session is over that it was made in."""
+        return self._now.connection.lost
+
+    def wait_lost(self, timeout_s: float) -> None:
+        """Returns when it is, or the time is over: after the daemon said that it stops."""
+        deadline = time.monotonic() + timeout_s
+        while not self.lost and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def on_reader(self) -> None:
         """Called on the I/O thread when a reader was admitted; does nothing here."""
@@ -263,39 +277,48 @@ class WriterStream:
         if counters["ended"] != _core.END_LIVE:
             raise_ended(self.name, counters["ended"])
         request = ResizeStream(stream=self.stream_id, spec=spec, first_seq=counters["head"] + 1)
-        new = self._map_next(*self._connection.request(request), description)
-        self._past = add_counters(self._past, old.core.stats())
-        self._now = new
-        old.mark_ended("moved")
-        self._connection.streams.remove_writer(old)
-        old.core.close()
-        self._give_back(old)
-
-    def _map_next(
-        self, result: Any, fds: Sequence[int], description: Description | None
-    ) -> WriterGeneration:
-        """The generation that a reply grants, sealed, with the readers brought over."""
-        grant = read_grant(result, fds)
+        connection = self._connection
+        new = self._map_next(connection, *connection.request(request), description)
         try:
-            new = WriterGeneration(self, self._connection, grant, fds, description)
-        except BaseException:
-            self._connection.submit(CloseStream(stream=grant.stream, generation=grant.generation))
-            raise
-        self._connection.streams.add_writer(new)
-        try:
-            self._connection.request(SealStream(stream=grant.stream, generation=grant.generation))
+            self._seal(new)
         except BaseException as error:
-            self._connection.streams.remove_writer(new)
-            new.core.close()
-            self._give_back(new)
             if not isinstance(error, McpdError) or isinstance(error, TimedOut):
                 self.close()  # nobody knows where its readers are
             raise
-        return new
+        self._past = add_counters(self._past, old.core.stats())
+        self._now = new
+        old.mark_ended("moved")
+        self._give_back(old)
+
+    def _map_next(
+        self,
+        connection: Connection,
+        result: Any,
+        fds: Sequence[int],
+        description: Description | None,
+    ) -> WriterGeneration:
+        """The generation that a reply grants, to be sealed."""
+        grant = read_grant(result, fds)
+        try:
+            return WriterGeneration(self, connection, grant, fds, description, self.slot_type)
+        except BaseException:
+            connection.submit(CloseStream(stream=grant.stream, generation=grant.generation))
+            raise
+
+    def _seal(self, new: WriterGeneration) -> None:
+        """Has the daemon bring the readers over to a generation; given back if that fails."""
+        new.connection.streams.add_writer(new)
+        try:
+            new.connection.request(SealStream(stream=new.stream_id, generation=new.generation))
+        except BaseException:
+            self._give_back(new)
+            raise
 
     def _give_back(self, generation: WriterGeneration) -> None:
+        generation.connection.streams.remove_writer(generation)
+        generation.core.close()
         try:
-            self._connection.submit(
+            generation.connection.submit(
                 CloseStream(stream=generation.stream_id, generation=generation.generation)
             )
         except DaemonUnavailable:
@@ -337,24 +360,3 @@ class WriterStream:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def map_writer(
-    connection: Connection, result: Any, fds: Sequence[int], description: Description | None
-) -> WriterStream:
-    """The stream that a reply to CreateStream grants, mapped and every page touched; not sealed.
-
-    Owns `fds`. On failure the stream is given back.
-
-    Raises:
-        ProtocolError: The reply is not readable.
-        OutOfMemory: There is no room for it in this process.
-        OSError: It cannot be mapped.
-    """
-    grant = read_grant(result, fds)
-    try:
-        return WriterStream(connection, grant, fds, description)
-    except BaseException as error:
-        connection.submit(CloseStream(stream=grant.stream, generation=grant.generation))
-        raise_unmapped(grant.name, error)
-        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from mcpd.shm import Client, connect
 from tests.support.daemon import RunningDaemon
 from tests.support.descriptors import no_descriptor_leaked
+
+_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -28,3 +31,24 @@ def shared(
 def client(shared: RunningDaemon) -> Iterator[Client]:
     with no_descriptor_leaked(), connect(shared.socket, name="tester") as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def mortal(
+    tmp_path_factory: pytest.TempPathFactory, model_repository: Path
+) -> Iterator[RunningDaemon]:
+    """A daemon that may be killed by a test that starts it again."""
+    with RunningDaemon(tmp_path_factory.mktemp("daemon"), model_repository) as running:
+        yield running
+
+
+@pytest.fixture
+def kept(mortal: RunningDaemon) -> Iterator[Client]:
+    with no_descriptor_leaked(), connect(mortal.socket, name="kept", reconnect=True) as made:
+        yield made
+
+
+@pytest.fixture
+def name() -> str:
+    """Of a stream: another one in each test, for the daemon remembers where numbers go on."""
+    return f"cam{next(_numbers)}"
