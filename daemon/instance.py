@@ -8,6 +8,7 @@ import socket
 import stat
 from pathlib import Path
 
+from mcpd.daemon.activation import inherited_listener
 from mcpd.shm.errors import AlreadyExists, NotPermitted
 from mcpd.shm.paths import resolve_socket
 
@@ -42,17 +43,20 @@ class Instance:
                 "Choose a folder that you can write, with --socket or MCPD_SOCKET.",
             ) from error
         try:
-            self.listener = self._listen()
+            inherited = inherited_listener(str(self.path))
+            self._unlinks = inherited is None
+            self.listener = inherited or self._listen()
         except BaseException:
             self._unlock()
             raise
 
     def close(self) -> None:
-        """Unlinks the socket, then the lock. Idempotent."""
+        """Unlinks the socket, unless it is a service manager's, then the lock. Idempotent."""
         if self._lock_fd < 0:
             return
         self.listener.close()
-        self.path.unlink(missing_ok=True)
+        if self._unlinks:
+            self.path.unlink(missing_ok=True)
         self._unlock()
 
     def __enter__(self) -> Instance:
