@@ -1,6 +1,7 @@
 # Everything from a clean clone: each target first makes the virtual environment it needs.
 #   make demo    the whole path on a sample video, with numbers
 #   make test    the test suite; ARGS="-k name" goes to pytest
+#   make soak    kills processes at every labelled step, N=1000 of them: docs/faults.md
 #   make verify  the protocol's model, all of it: minutes, and several GB of memory
 #   make bench   the benchmarks; ARGS=--json for JSON
 #   make lint    ruff, mypy --strict, pyright
@@ -9,19 +10,23 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+N ?= 1000
 
 bin := $(VENV)/bin
 stamp := $(VENV)/installed
 sources := $(wildcard native/include/*.h native/src/*.[ch] native/src/*/*.[ch])
 benches := stream readers streams serving naive_mcp mcp prepare writing decode leaks
 
-.PHONY: demo test verify bench lint install clean
+.PHONY: demo test soak verify bench lint install clean
 
 demo: $(stamp)
 	@$(bin)/mcpd demo $(ARGS)
 
 test: $(stamp)
 	@$(bin)/python -P -m pytest $(ARGS)
+
+soak: $(stamp)
+	@$(bin)/python -m tests.faults.soak --kills $(N) $(ARGS)
 
 verify: $(stamp)
 	@$(bin)/python -m tests.model.verify $(ARGS)

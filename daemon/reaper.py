@@ -125,6 +125,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     reap(socket.socket(fileno=options.fd))
+    os._exit(0)  # there is nothing to finalise, and the interpreter takes tens of ms over that
 
 
 if __name__ == "__main__":

@@ -94,6 +94,7 @@ static int claim(mcpd_reader *reader, uint64_t seq, uint64_t head, struct mcpd_m
     int slot = mcpd_reader_find(reader, seq);
     if (slot < 0)
         return slot;
+    MCPD_STEP("member.claim.found");
     _Atomic uint64_t *word = &reader->claims[slot];
     uint64_t seen = mcpd_load_acquire(word);
     if (MCPD_TAG_SEQ(seen) == seq)

@@ -198,7 +198,7 @@ static int map_at(struct mcpd_map *map, int fd, uint64_t offset, const struct ob
         return -error;
     }
     map->base = base;
-    MCPD_STEP("map.mapped");
+    MCPD_STEP("map.guarded");
     return 0;
 }
 

@@ -74,6 +74,7 @@ static int pin_frame(mcpd_reader *reader, uint64_t seq, struct mcpd_meta *meta)
     int slot = mcpd_reader_find(reader, seq);
     if (slot < 0)
         return slot;
+    MCPD_STEP("reader.pin.found");
     mcpd_fetch(&reader->headers[slot], 384); /* state, metadata, description without tensors */
     (void)mcpd_exchange_seq_cst(word, MCPD_TAG(seq, (uint32_t)slot));
     MCPD_STEP("reader.pin.exchanged");
