@@ -43,7 +43,7 @@ from mcpd.shm.messages import (
     StreamMoved,
 )
 from mcpd.shm.replies import Answer, PendingReplies, undo_of
-from mcpd.shm.session_streams import SessionStreams, detach_later
+from mcpd.shm.session_streams import OPEN, SessionStreams, detach_later
 from mcpd.shm.transport import MessageSocket, close_fds
 from mcpd.shm.wire import Decoder, encode, read_envelope
 
@@ -91,11 +91,11 @@ class Connection:
         on_closed: Callable[[McpdError], None] | None = None,
     ) -> None:
         self._pid = os.getpid()
-        self._on_message = on_message
-        self._on_closed = on_closed
+        self._on_message, self._on_closed = on_message, on_closed
         self._lock = threading.Lock()  # of the socket's outbound side
         self._replies = PendingReplies(self._give_back)
         self.streams = SessionStreams()
+        OPEN.add(self)
         self._over: McpdError | None = None
         self._farewell: McpdError | None = None
         self._closing = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
         StreamGrant,
         StreamMoved,
     )
+
+
+OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
+"""This process's Connections, for those who look for leaks; some may be closed."""
 
 
 class Closable(Protocol):
