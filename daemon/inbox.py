@@ -14,7 +14,7 @@ from typing import Protocol
 
 from mcpd.daemon.pace import Pacer
 from mcpd.shm.errors import McpdError, ProtocolError
-from mcpd.shm.transport import MessageSocket
+from mcpd.shm.transport import MessageSocket, close_fds
 
 SLICE = 16
 SLICE_S = 0.001
@@ -25,7 +25,7 @@ MIN_PAUSE_S = 0.005
 class Receiver(Protocol):
     """The session."""
 
-    def receive(self, body: bytes) -> None: ...
+    def receive(self, body: bytes, fds: list[int]) -> None: ...
     def fail(self, error: McpdError) -> None: ...
     def close(self) -> None: ...
 
@@ -45,7 +45,7 @@ class Inbox:
         self._fd = socket.fileno()
         self._pacer = pacer
         self._receiver = receiver
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[bytes, list[int]]] = deque()
         self._timer: asyncio.Handle | None = None
         self._reading = True
         self._stopped = False
@@ -55,6 +55,8 @@ class Inbox:
     def stop(self) -> None:
         """Reads nothing more, and forgets what waits. Idempotent."""
         self._stopped = True
+        for _, fds in self._waiting:
+            close_fds(fds)
         self._waiting.clear()
         self._set_reading(False)
         if self._timer is not None:
@@ -69,7 +71,7 @@ class Inbox:
         except OSError:
             self._receiver.close()
             return
-        self._waiting.extend(body for body, _ in messages)
+        self._waiting.extend(messages)
         self._work()
 
     def _work(self) -> None:
@@ -83,7 +85,7 @@ class Inbox:
             if pause_s or now_s - began_s > SLICE_S:
                 break
             before_s = now_s
-            self._receiver.receive(self._waiting.popleft())
+            self._receiver.receive(*self._waiting.popleft())
             if self._stopped:
                 return
             now_s = time.monotonic()

@@ -188,6 +188,7 @@ class Stream:
             slot_nbytes=self.slot_nbytes,
             spec=self.spec,
             shm_name=self.payload.shm_name,
+            payload_offset=self.payload.offset,
             first_seq=self.first_seq,
         )
         if reader is not None:

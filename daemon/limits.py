@@ -21,7 +21,7 @@ HEADROOM_NBYTES = 64 << 20
 """Left free on the machine, so that the last stream does not starve the programs around it."""
 
 KINDS = ("frames", "tensors", "requests", "results")
-MEMORIES = ("memfd", "posix")
+MEMORIES = ("memfd", "posix", "foreign")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _RESULTS_NAME = re.compile(r"~?[A-Za-z0-9][A-Za-z0-9._~@-]{0,190}")

@@ -114,6 +114,8 @@ def stream_leases(stream: Stream) -> Iterator[Row]:
             "bytes": segment.nbytes,
             "state": state,
             "memory": segment.memory,
+            "offset": segment.offset,
+            "seals": segment.seals,
         }
 
 

@@ -16,8 +16,15 @@ from mcpd.daemon.peer import Peer
 from mcpd.daemon.quotas import Quotas, Share
 from mcpd.shm import wire
 from mcpd.shm.errors import Internal, LimitExceeded, McpdError, ProtocolError, TimedOut, from_wire
-from mcpd.shm.messages import REQUESTS, WORKER_MESSAGES, ErrorReply, Message, Reply
-from mcpd.shm.transport import MessageSocket
+from mcpd.shm.messages import (
+    REQUESTS,
+    WORKER_MESSAGES,
+    CreateStream,
+    ErrorReply,
+    Message,
+    Reply,
+)
+from mcpd.shm.transport import MessageSocket, close_fds
 
 log = logging.getLogger("mcpd.daemon")
 
@@ -37,6 +44,11 @@ class Answer(NamedTuple):
 
     result: dict[str, Any] = {}  # noqa: RUF012  (never written to)
     fds: tuple[int, ...] = ()
+
+
+def brings_segment(message: Message) -> bool:
+    """Whether a descriptor may come with it: a stream's payload."""
+    return isinstance(message, CreateStream) and message.spec.memory == "foreign"
 
 
 class SessionEnded(Exception):
@@ -72,6 +84,7 @@ class Session:
         open: Whether messages still go through.
         is_worker: Whether it is a worker's, which the supervisor made the socket of.
         share: What it was admitted with; the server gives it back.
+        brought: Descriptors that came with the message handled now; the session's.
         cause: Why the daemon ended it, for those who had to do with it; "" if it did not.
     """
 
@@ -95,6 +108,7 @@ class Session:
         self.open = True
         self.is_worker = is_worker
         self.cause = ""
+        self.brought: list[int] = []
         self._loop = loop
         self.share: Share | None = None
         self._quotas = quotas
@@ -102,7 +116,7 @@ class Session:
             sock,
             outbound_nbytes=quotas.limits.outbound,
             outbound_fds=OUTBOUND_FDS,
-            takes_fds=False,  # no message to the daemon has any
+            most_fds=1,  # of create_stream alone
             receive_nbytes=RECEIVE_NBYTES,
         )
         self._fd = self._socket.fileno()
@@ -233,8 +247,16 @@ class Session:
                 future.set_exception(SessionEnded())
         self._handler.ended(self)
 
-    def receive(self, body: bytes) -> None:
-        """One message, from its inbox."""
+    def receive(self, body: bytes, fds: list[int]) -> None:
+        """One message, from its inbox, with descriptors that are closed when it is answered."""
+        self.brought = fds
+        try:
+            self._receive(body)
+        finally:
+            close_fds(self.brought)
+            self.brought = []
+
+    def _receive(self, body: bytes) -> None:
         try:
             message = self._decoder.decode(body)
         except McpdError as error:
@@ -244,7 +266,11 @@ class Session:
             else:
                 self._reply_error(number, error)
             return
-        if isinstance(message, (Reply, ErrorReply)):
+        if self.brought and not brings_segment(message):
+            what = type(message).__struct_config__.tag
+            hint = "Only create_stream of memory 'foreign' brings one."
+            self.fail(ProtocolError(f"a descriptor came with {what}", hint))
+        elif isinstance(message, (Reply, ErrorReply)):
             self._resolve(message)
         elif message.id == 0 and not isinstance(message, WORKER_MESSAGES):
             self.fail(ProtocolError("request without an id", "Number requests from 1."))
@@ -283,10 +309,12 @@ class Session:
                 self._reply_error(message.id, error)
                 return
         task = self._loop.create_task(self._answer_later(message, outcome))
+        fds, self.brought = self.brought, []
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._answered(done, share))
+        task.add_done_callback(lambda done: self._answered(done, share, fds))
 
-    def _answered(self, task: asyncio.Task[None], share: Share | None) -> None:
+    def _answered(self, task: asyncio.Task[None], share: Share | None, fds: Sequence[int]) -> None:
+        close_fds(fds)
         self._tasks.discard(task)
         if share is not None:
             share.give_back()

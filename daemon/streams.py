@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ from mcpd.daemon.quotas import Share
 from mcpd.daemon.registry import Registry
 from mcpd.daemon.session import Answer, Session
 from mcpd.native import _core
-from mcpd.shm import segment
+from mcpd.shm import foreign, segment
 from mcpd.shm.call_site import clean_site
 from mcpd.shm.errors import DaemonUnavailable, InvalidRequest, StreamClosed
 from mcpd.shm.messages import CloseStream, CreateStream, ResizeStream, SealStream, StreamSpec
@@ -37,10 +37,19 @@ class _Plan(NamedTuple):
     generation: int
     first_seq: int
     site: str
+    brought: int | None = None
+    """A descriptor of the segment that its writer brought; the session's, until it is answered."""
+    offset: int = 0
+
+    @property
+    def payload_nbytes(self) -> int:
+        return _core.payload_nbytes(self.spec.slots, self.slot_nbytes)
 
     @property
     def nbytes(self) -> int:
-        return self.spec.slots * self.slot_nbytes + _core.writer_control_nbytes(self.spec.slots)
+        """What is reserved for it: a payload that was brought is not the daemon's."""
+        own_nbytes = self.payload_nbytes if self.brought is None else 0
+        return own_nbytes + _core.writer_control_nbytes(self.spec.slots)
 
 
 class Streams:
@@ -52,11 +61,16 @@ class Streams:
         self._owner = segment.current_owner()
         self._resizing: set[Stream] = set()  # those whose next generation is being reserved
 
-    async def create(self, session: Session, message: CreateStream) -> Answer:
+    def create(self, session: Session, message: CreateStream) -> Coroutine[Any, Any, Answer]:
         """Admits and reserves a stream's memory and hands it to its writer; not to be found yet.
 
         A name that is remembered is continued.
         """
+        return self._create(session, message, session.brought)
+
+    async def _create(
+        self, session: Session, message: CreateStream, brought: Sequence[int]
+    ) -> Answer:
         name, spec = message.name, message.spec
         limits.check_name(name, spec.kind, worker=session.is_worker)
         if spec.kind == "requests" and not name.startswith(f"~{session.number}-"):
@@ -66,6 +80,11 @@ class Streams:
             )
         slot_nbytes = limits.check_spec(name, spec)
         _check_first(name, message.first_seq)
+        if spec.memory == "foreign" and len(brought) != 1:
+            raise InvalidRequest(
+                f"stream {name!r} has memory 'foreign' and brings {len(brought)} descriptors",
+                "Send one with the request: of the segment that the slots are to be in.",
+            )
         names = self._registry.names
         names.reserve(name)
         try:
@@ -77,6 +96,8 @@ class Streams:
             first_seq = max(first_seq, message.first_seq)
             site = clean_site(message.site)
             plan = _Plan(session, name, spec, slot_nbytes, number, generation, first_seq, site)
+            if spec.memory == "foreign":
+                plan = plan._replace(brought=brought[0], offset=message.segment_offset)
             stream = await self._make(plan)
         except BaseException:
             names.release(name)
@@ -97,6 +118,11 @@ class Streams:
                 f"stream {old.name!r} is of kind {old.spec.kind!r} and cannot become {spec.kind!r}"
             )
         slot_nbytes = limits.check_spec(old.name, spec)
+        if spec.memory == "foreign":
+            raise InvalidRequest(
+                f"stream {old.name!r} cannot be resized within memory 'foreign'",
+                "Resize it into memory 'memfd', or create the stream again with another segment.",
+            )
         limits.check_room(old.name, spec, old.pins, old.depth)
         check_next(old, message.first_seq)
         generation = old.next_generation()
@@ -219,11 +245,12 @@ class Streams:
         name, spec = plan.name, plan.spec
         control = segment.create_memfd(f"mcpd:wctl:{name}", _core.writer_control_nbytes(spec.slots))
         try:
-            payload_nbytes = _core.payload_nbytes(spec.slots, plan.slot_nbytes)
-            if spec.memory == "posix":
-                payload = segment.create_posix(self._owner, segment_number, payload_nbytes)
+            if plan.brought is not None:
+                payload = foreign.adopt(plan.brought, plan.offset, plan.payload_nbytes)
+            elif spec.memory == "posix":
+                payload = segment.create_posix(self._owner, segment_number, plan.payload_nbytes)
             else:
-                payload = segment.create_memfd(f"mcpd:payload:{name}", payload_nbytes)
+                payload = segment.create_memfd(f"mcpd:payload:{name}", plan.payload_nbytes)
             try:
                 counters = _core.WriterControl(control.fd, spec.slots)
                 counters.initialise(plan.number, plan.generation, plan.slot_nbytes, plan.first_seq)

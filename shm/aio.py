@@ -31,6 +31,7 @@ from mcpd.shm.aio_waiting import Opening, in_loop, in_thread
 from mcpd.shm.client import Client, Rows
 from mcpd.shm.connection import REQUEST_TIMEOUT_S, Connection
 from mcpd.shm.errors import McpdError, WorkerDied
+from mcpd.shm.foreign import brought
 from mcpd.shm.messages import (
     CreateStream,
     OpenResults,
@@ -128,6 +129,8 @@ class AsyncClient:
         holds: int = 2,
         history: int = 1,
         memory: str = "memfd",
+        segment: int | str | None = None,
+        segment_offset: int = 0,
         matrix: str = "bt709",
         range: str = "limited",
         rotation: int = 0,
@@ -159,7 +162,9 @@ class AsyncClient:
             keeper = self._sessions.keeper
 
             async def create(session: Connection) -> WriterStream:
-                answer = await ask(session, CreateStream(name=name, spec=spec))
+                request = CreateStream(name=name, spec=spec, segment_offset=segment_offset)
+                with brought(memory, segment, segment_offset) as segments:
+                    answer = await ask(session, request, fds=segments)
                 stream = await in_thread(
                     lambda: map_writer(session, *answer, description, keeper), WriterStream.close
                 )

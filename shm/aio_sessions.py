@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from mcpd.shm.connection import REQUEST_TIMEOUT_S, Connection
@@ -43,10 +43,13 @@ async def run(
 
 
 async def ask(
-    session: Connection, message: Message, timeout_s: float = REQUEST_TIMEOUT_S
+    session: Connection,
+    message: Message,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+    fds: Sequence[int] = (),
 ) -> Answer:
     """As Connection.request."""
-    future = session.submit(message)
+    future = session.submit(message, fds)
     try:
         async with asyncio.timeout(timeout_s):
             return await asyncio.wrap_future(future)

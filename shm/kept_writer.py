@@ -13,9 +13,11 @@ from mcpd.shm.connection import REQUEST_TIMEOUT_S
 from mcpd.shm.errors import DaemonUnavailable, Internal, InvalidRequest, McpdError, StreamClosed
 from mcpd.shm.messages import CreateStream, StreamGrant
 from mcpd.shm.reader_moves import time_left
+from mcpd.shm.segment import Segment
 from mcpd.shm.sessions import Trouble
 from mcpd.shm.slot import Slot
 from mcpd.shm.stream_end import add_counters, raise_none
+from mcpd.shm.transport import close_fds
 from mcpd.shm.writer_generation import WriterGeneration, lossless_in
 from mcpd.shm.writer_stream import WriterStream
 
@@ -70,7 +72,14 @@ class KeptWriterStream(WriterStream):
         fds: Sequence[int],
         description: Description | None,
     ) -> None:
-        super().__init__(connection, grant, fds, description)
+        # What a caller brought is brought to the next daemon as well.
+        foreign = grant.spec.memory == "foreign" and len(fds) > 1
+        self._segment = Segment(os.dup(fds[1]), 0, "", "foreign") if foreign else None
+        try:
+            super().__init__(connection, grant, fds, description)
+        except BaseException:
+            self._drop_segment()
+            raise
         self._keeper = keeper
         self._changed = threading.Condition()
         self._ended = False  # by its user
@@ -183,6 +192,7 @@ class KeptWriterStream(WriterStream):
         self._keeper.drop(self)
         with self._changed:
             detached = super()._detach()
+            self._drop_segment()
         self.wake()
         return detached
 
@@ -230,7 +240,16 @@ class KeptWriterStream(WriterStream):
     def _make(self, connection: Connection, old: WriterGeneration) -> WriterGeneration:
         first_seq = old.counters()["head"] + 1
         spec = old.grant.spec
-        answer = connection.request(CreateStream(name=self.name, spec=spec, first_seq=first_seq))
+        request = CreateStream(name=self.name, spec=spec, first_seq=first_seq)
+        fds: list[int] = []
+        if spec.memory == "foreign":
+            request.segment_offset = old.grant.payload_offset
+            with self._changed:  # closed meanwhile: refused without one
+                fds = [os.dup(self._segment.fd)] if self._segment is not None else []
+        try:
+            answer = connection.request(request, fds)
+        finally:
+            close_fds(fds)
         new = self._map_next(connection, *answer, old.description)
         had = lossless_in(old.last_readers or {})
         if had:
@@ -238,6 +257,11 @@ class KeptWriterStream(WriterStream):
             self._waits_until_s = time.monotonic() + GRACE_S
         self._seal(new)
         return new
+
+    def _drop_segment(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
 
     def _readers_are_back(self, now: WriterGeneration) -> bool:
         if now.awaits and time.monotonic() >= self._waits_until_s:

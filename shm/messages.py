@@ -62,7 +62,7 @@ class StreamSpec(Struct, omit_defaults=True, kw_only=True):
     history: int = 1
     holds: int = 2
     memory: str = "memfd"
-    """"memfd" or "posix"."""
+    """"memfd", "posix" or "foreign"."""
     format: str = ""
     width: int = 0
     height: int = 0
@@ -79,6 +79,8 @@ class StreamGrant(Struct, omit_defaults=True, kw_only=True):
     spec: StreamSpec
     shm_name: str = ""
     """The payload's name under /dev/shm, if memory is "posix"."""
+    payload_offset: int = 0
+    """Bytes of the payload object before slot 0, if memory is "foreign"."""
     first_seq: int = 1
     """Sequence number of this generation's first frame."""
     reader: int = 0
@@ -96,11 +98,14 @@ class CreateStream(Message, tag="create_stream"):
     """Result: StreamGrant. fds: writer control, payload, writer's wake eventfd.
 
     Nobody may attach until the writer has mapped it and sent SealStream. A name whose writer died
-    or left goes on under it: the same stream, the next generation.
+    or left goes on under it: the same stream, the next generation. With memory "foreign" it brings
+    one descriptor, of the segment that the slots are to be in; no other message brings any.
     """
 
     name: str
     spec: StreamSpec
+    segment_offset: int = 0
+    """Where in that segment they are to begin."""
     site: str = ""
     """Where in the program it was asked for, if it traces: at most 200 characters."""
     first_seq: int = 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mcpd.shm.connection import Connection
 from mcpd.shm.errors import InvalidRequest, WorkerDied
 from mcpd.shm.inference import Inference
-from mcpd.shm.messages import OpenResults
+from mcpd.shm.messages import CreateStream, OpenResults
 from mcpd.shm.reading import Reading
 from mcpd.shm.requests import Remade, Requests
 from mcpd.shm.results import Results, open_results
@@ -155,7 +155,9 @@ class ModelClient(StreamClient):
         )
 
         def make(session: Connection) -> tuple[WriterStream, OpenResults]:
-            writer = make_stream(session, f"~{session.session}-{number}", spec, description)
+            writer = make_stream(
+                session, CreateStream(name=f"~{session.session}-{number}", spec=spec), description
+            )
             request = OpenResults(
                 stream=writer.name,
                 model=model,

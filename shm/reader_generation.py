@@ -67,6 +67,7 @@ class ReaderGeneration:
                 policy=POLICY_CODES[grant.policy],
                 start_seq=grant.start_seq,
                 first_seq=grant.first_seq,
+                payload_offset=grant.payload_offset,
                 depth=grant.depth,
                 group=grant.group,
                 member=grant.member,

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -42,10 +43,23 @@ class Segment:
         fd: Read-write descriptor, -1 once closed; the segment's.
         nbytes: Size in bytes.
         name: Without a leading slash for posix, as in /proc/PID/maps for memfd.
-        memory: "memfd" or "posix".
+        memory: "memfd", "posix", or "foreign": a client's own, which it may resize or punch.
+        offset: Of a foreign one: where in it the payload begins; nbytes counts from there.
+        seals: Of a foreign one: the names of those that it had when it came.
     """
 
-    def __init__(self, fd: int, nbytes: int, name: str, memory: str) -> None:
+    def __init__(
+        self,
+        fd: int,
+        nbytes: int,
+        name: str,
+        memory: str,
+        *,
+        offset: int = 0,
+        seals: Sequence[str] = (),
+    ) -> None:
+        self.offset = offset
+        self.seals = seals
         self.fd = fd
         self.nbytes = nbytes
         self.name = name

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcpd.shm.slot import Slot
 
 KINDS = ("frames", "tensors", "requests", "results")
-MEMORIES = ("memfd", "posix")
+MEMORIES = ("memfd", "posix", "foreign")
 
 _STACKED = frozenset({"nv12", "i420"})
 """Formats that an array holds as one picture of height * 3 / 2 rows."""

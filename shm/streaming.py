@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import replace
+
 from mcpd.shm.connection import Connection
+from mcpd.shm.foreign import brought
 from mcpd.shm.kept_reader import KeptReaderStream
 from mcpd.shm.kept_writer import KeptWriterStream
-from mcpd.shm.messages import CreateStream, SealStream, StreamSpec
+from mcpd.shm.messages import CreateStream, SealStream
 from mcpd.shm.reading import Reading
 from mcpd.shm.sessions import Sessions
 from mcpd.shm.spec import stream_spec
@@ -42,6 +45,8 @@ class StreamClient:
         holds: int = 2,
         history: int = 1,
         memory: str = "memfd",
+        segment: int | str | None = None,
+        segment_offset: int = 0,
         matrix: str = "bt709",
         range: str = "limited",
         rotation: int = 0,
@@ -60,7 +65,11 @@ class StreamClient:
             slots: Cells that frames are written to in turn.
             holds: Slots the writer may hold at once.
             history: Newest frames kept for readers that come late.
-            memory: "memfd", or "posix" for a payload with a name under /dev/shm.
+            memory: "memfd", "posix" for a payload with a name under /dev/shm, or "foreign" for one
+                that the caller brings (docs/foreign.md).
+            segment: Of "foreign": a descriptor of shared memory, which stays the caller's, or its
+                name under /dev/shm.
+            segment_offset: Where in it slot 0 is to begin: bytes, in whole pages.
             matrix: Of the frames' colours: "bt601", "bt709", or "" if it is not known.
             range: Of their values: "limited", "full", or "" if it is not known.
             rotation: Degrees clockwise that show them upright: 0, 90, 180 or 270.
@@ -74,6 +83,7 @@ class StreamClient:
             LimitExceeded: A frame is larger than `slot_nbytes`, or the daemon allows no more.
             AlreadyExists: The name is taken.
             OutOfMemory: The machine has not the memory.
+            NotFound, NotPermitted: There is no such segment, or it is not this user's.
         """
         spec, description = stream_spec(
             width=width,
@@ -93,9 +103,11 @@ class StreamClient:
             slot_nbytes=slot_nbytes,
         )
         keeper = self._sessions.keeper
-        stream = self._sessions.run(
-            lambda connection: make_stream(connection, name, spec, description, keeper)
-        )
+        request = CreateStream(name=name, spec=spec, segment_offset=segment_offset)
+        with brought(memory, segment, segment_offset) as segments:
+            stream = self._sessions.run(
+                lambda connection: make_stream(connection, request, description, keeper, segments)
+            )
         return keep(self._sessions, stream)
 
     def open_stream(
@@ -158,13 +170,13 @@ class StreamClient:
 
 def make_stream(
     connection: Connection,
-    name: str,
-    spec: StreamSpec,
+    request: CreateStream,
     description: Description | None,
     keeper: Reconnection | None = None,
+    segments: Sequence[int] = (),
 ) -> WriterStream:
     """Creates, maps and seals a stream; raises as StreamClient.create_stream."""
-    answer = connection.request(CreateStream(name=name, spec=spec))
+    answer = connection.request(replace(request), segments)
     stream = map_writer(connection, *answer, description, keeper)
     try:
         connection.request(SealStream(stream=stream.stream_id, generation=stream.generation))

@@ -65,10 +65,12 @@ class MessageSocket:
         outbound_fds: int = OUTBOUND_FDS,
         receive_nbytes: int = RECEIVE_NBYTES,
         takes_fds: bool = True,
+        most_fds: int = 2 * MAX_FDS,
     ) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._takes_fds = takes_fds
+        self._most_fds = most_fds
         self._outbound_limit = outbound_nbytes
         self._outbound_fds_limit = outbound_fds
         self._outbound_fds = 0
@@ -244,6 +246,10 @@ class MessageSocket:
         return True
 
     def _arrived(self, fds: list[int]) -> None:
+        count = len(self._inbound_fds) + len(fds)
+        if self._takes_fds and count > self._most_fds:
+            close_fds(fds)
+            raise ProtocolError(f"{count} descriptors came at once, the limit is {self._most_fds}")
         if not self._takes_fds:
             close_fds(fds)
             fds = [_CLOSED] * len(fds)

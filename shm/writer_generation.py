@@ -66,6 +66,7 @@ class WriterGeneration:
                 nslots=grant.slots,
                 slot_nbytes=grant.slot_nbytes,
                 first_seq=grant.first_seq,
+                payload_offset=grant.payload_offset,
                 history=grant.spec.history,
                 holds=grant.spec.holds,
             )

@@ -232,14 +232,17 @@ def test_peer_that_is_gone_does_not_end_its_session_in_the_middle_of_a_send() ->
     with_session(count_ids, scenario)
 
 
-def test_descriptors_that_a_peer_sends_are_closed() -> None:
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_descriptors_that_nobody_asked_for_are_closed_and_end_the_session(count: int) -> None:
     async def scenario(wired: Wired) -> None:
         before = len(os.listdir("/proc/self/fd"))
-        body = msgspec.msgpack.encode({"type": "status", "id": 1, "fds": 2})
-        wired.peer.queue(len(body).to_bytes(4, "little") + body, [0, 0])
+        body = msgspec.msgpack.encode({"type": "status", "id": 1, "fds": count})
+        wired.peer.queue(len(body).to_bytes(4, "little") + body, [0] * count)
         wired.peer.flush()
-        await wired.receive(1)
-        assert len(os.listdir("/proc/self/fd")) == before
+        (error,) = await wired.receive(1)
+        assert (error["type"], error["code"]) == ("error", "protocol")
+        assert await wired.receive(1) == []
+        assert len(os.listdir("/proc/self/fd")) < before  # the session's own socket is closed, too
 
     with_session(count_ids, scenario)
 
