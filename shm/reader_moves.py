@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
 from collections import deque
@@ -330,8 +331,11 @@ class ReaderMoves:
         self.now.core.disarm()
         if self._idle is self.now:
             # Nobody sleeps in a generation that has ended, so the core leaves its signals alone.
+            poll = select.poll()  # a writer can have made it blocking
+            poll.register(self.now.core.fileno(), select.POLLIN)
             with suppress(BlockingIOError):
-                os.eventfd_read(self.now.core.fileno())
+                if poll.poll(0):
+                    os.eventfd_read(self.now.core.fileno())
 
     def _wake(self) -> None:
         self._changed.notify_all()

@@ -18,11 +18,24 @@
 
 #define NS_PER_S INT64_C(1000000000)
 
+/*
+ * Whether a read or write of an eventfd does not block. O_NONBLOCK is a flag of what both sides share,
+ * so a peer can take it away: then poll tells.
+ */
+static int is_free(int fd, short events)
+{
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || (flags & O_NONBLOCK))
+        return 1;
+    struct pollfd look = {.fd = fd, .events = events};
+    return poll(&look, 1, 0) > 0;
+}
+
 /* Takes away all signals that came so far; 1 if there were any. */
 static int drain(int fd)
 {
     uint64_t count;
-    return read(fd, &count, sizeof count) == (ssize_t)sizeof count;
+    return is_free(fd, POLLIN) && read(fd, &count, sizeof count) == (ssize_t)sizeof count;
 }
 
 /* Pairs with the load in mcpd_wake_peer. */
@@ -70,10 +83,12 @@ void mcpd_wake_signal(int fd)
 {
     uint64_t one = 1;
     ssize_t written;
+    /* Not free, or EAGAIN: the counter is full, so the peer is signalled already. */
+    if (!is_free(fd, POLLOUT))
+        return;
     do
         written = write(fd, &one, sizeof one);
     while (written < 0 && errno == EINTR);
-    /* EAGAIN: the counter is full, so the peer is signalled already. */
 }
 
 int mcpd_wake_seen(uint32_t seen, uint32_t *signalled, int fd)

@@ -1,4 +1,5 @@
 /* Sleeping and waking: who is signalled, and when. lost.c looks for wake-ups that are lost. */
+#include <fcntl.h>
 #include <signal.h>
 
 #include "fixture.h"
@@ -321,6 +322,35 @@ TEST(a_full_eventfd_counts_as_signalled)
 static void on_signal(int signum)
 {
     (void)signum;
+}
+
+static void make_blocking(int fd, uint64_t count)
+{
+    CHECK_EQUAL(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK), 0);
+    (void)signals(fd);
+    if (count > 0)
+        CHECK_EQUAL(write(fd, &count, sizeof count), sizeof count);
+    CHECK_EQUAL(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK), 0);
+}
+
+TEST(a_peer_that_makes_eventfds_blocking_holds_nobody_up)
+{
+    struct stream s;
+    struct attached r;
+    stream_open(&s, 8, 1, 2);
+    attach(&s, &r, MCPD_LOSSLESS, 2);
+    alarm(20);
+    CHECK_EQUAL(mcpd_reader_arm(r.reader), 0);
+    make_blocking(r.wake, UINT64_MAX - 1);
+    publish(&s);
+    CHECK_EQUAL(mcpd_load_relaxed(&s.wctl->wakes), 1);
+    CHECK_EQUAL(mcpd_reader_disarm(r.reader), 0);
+    make_blocking(r.wake, 0);
+    CHECK_EQUAL(mcpd_reader_arm(r.reader), 1);
+    CHECK_EQUAL(mcpd_reader_disarm(r.reader), 0);
+    alarm(0);
+    detach(&r);
+    stream_close(&s);
 }
 
 TEST(a_signal_handler_interrupts_a_wait)

@@ -17,11 +17,13 @@ class Bystander:
     Each frame carries its number, so that a gap, a repetition or foreign pixels are all seen.
     """
 
-    def __init__(self, socket: str, name: str = "bystander") -> None:
+    def __init__(self, socket: str, name: str = "bystander", slots: int = 8) -> None:
         self.name = name
         self.received = 0
         self._client: Client = connect(socket, name=name)
-        self._stream = self._client.create_stream(name, width=64, height=16, format="gray8")
+        self._stream = self._client.create_stream(
+            name, width=64, height=16, format="gray8", slots=slots
+        )
         self._reader = self._client.open_stream(name, policy="lossless")
         self._stopping = threading.Event()
         self._errors: list[BaseException] = []

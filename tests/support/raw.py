@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -57,7 +57,7 @@ class RawSession:
         """Closes the socket."""
         self.sock.close()
 
-    def __enter__(self) -> RawSession:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
