@@ -11,6 +11,8 @@ import errno
 import fcntl
 import os
 import resource
+import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -23,6 +25,8 @@ _SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _MAX_NBYTES = 1 << 62
 _RESERVE_STEP_NBYTES = 256 << 20
 _HEADROOM_NBYTES = 64 << 20
+_CLAIM_WITHIN_S = 10.0
+"""An empty file that is younger may be about to be claimed by the process that makes it."""
 
 
 class Owner(NamedTuple):
@@ -65,6 +69,7 @@ class Segment:
         self.name = name
         self.memory = memory
         self._linked = memory == "posix"
+        self._claim_fd = -1
 
     @property
     def shm_name(self) -> str:
@@ -85,10 +90,12 @@ class Segment:
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     def unlink(self) -> None:
-        """Takes the name away, if there is one; mappings stand. Idempotent."""
+        """Takes the name and the claim on it away, if there is one; mappings stand. Idempotent."""
         if self._linked:
             self._linked = False
             (SHM_DIRECTORY / self.name).unlink(missing_ok=True)
+            if self._claim_fd >= 0:
+                os.close(self._claim_fd)
 
     def close(self) -> None:
         """Closes the descriptor; mappings stand. Idempotent."""
@@ -149,6 +156,7 @@ def create_posix(owner: Owner, stream_id: int, nbytes: int) -> Segment:
     segment = Segment(fd, nbytes, name, "posix")
     try:
         os.set_inheritable(fd, False)
+        segment._claim_fd = _claim(fd)
         _reserve(fd, nbytes, f"segment /{name}")
     except BaseException:
         segment.unlink()
@@ -207,19 +215,54 @@ def list_segments(directory: Path = SHM_DIRECTORY) -> list[tuple[Path, Owner, in
 
 
 def sweep(directory: Path = SHM_DIRECTORY) -> list[str]:
-    """Unlinks this user's segments whose owner is dead; returns their names."""
+    """Unlinks this user's segments whose owner is dead; returns their names.
+
+    Dead is an owner that /proc does not show and whose claim on the file is gone: a daemon in
+    another pid namespace that shares this /dev/shm is not seen, but keeps its claim.
+    """
     swept = []
     for path, owner, _ in list_segments(directory):
         if owner.uid != os.getuid() or owner_alive(owner):
             continue
         try:
-            if path.lstat().st_uid != owner.uid:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue  # another sweep was faster, or it is no file
+        try:
+            status = os.fstat(fd)
+            unclaimed_yet = status.st_size == 0 and time.time() - status.st_ctime < _CLAIM_WITHIN_S
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != owner.uid or unclaimed_yet:
                 continue
-            path.unlink()
-        except FileNotFoundError:
-            continue  # another sweep was faster
+            if not _take_claim(fd):
+                continue
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(fd)
         swept.append(path.name)
     return swept
+
+
+def _claim(fd: int) -> int:
+    """Marks the file behind `fd` as its maker's for as long as the returned descriptor is open.
+
+    The descriptor is opened anew, since a lock (flock) belongs to what is opened and `fd` goes to
+    other processes; it ends with its process, and the kernel tells it across pid namespaces.
+    """
+    claim_fd = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(claim_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(claim_fd)
+        raise
+    return claim_fd
+
+
+def _take_claim(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def available_nbytes() -> int:

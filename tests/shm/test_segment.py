@@ -30,6 +30,7 @@ from mcpd.shm.segment import (
     sweep,
 )
 from tests.support.descriptors import no_descriptor_leaked
+from tests.support.segments import leave_segment
 
 NBYTES = 3 * 4096
 
@@ -201,13 +202,61 @@ def test_sweep_takes_names_of_dead_owners_and_leaves_the_others(
     foreign = posix_name(dead_owner._replace(uid=dead_owner.uid + 1), 1)
     dead = [posix_name(dead_owner, 1), posix_name(dead_owner, 2)]
     for name in (alive, foreign, *dead, "other", "mcpd.conf"):
-        (tmp_path / name).touch()
+        (tmp_path / name).write_bytes(b"x")
     assert sorted(sweep(tmp_path)) == sorted(dead)
     assert sorted(os.listdir(tmp_path)) == sorted([alive, foreign, "other", "mcpd.conf"])
 
 
 def test_sweep_finds_a_real_segment_of_a_dead_owner(dead_owner: Owner) -> None:
-    made = create_posix(dead_owner, 5, NBYTES)
-    made.close()
-    assert posix_name(dead_owner, 5) in sweep()
-    assert not (SHM_DIRECTORY / posix_name(dead_owner, 5)).exists()
+    name = leave_segment(dead_owner, 5, NBYTES)
+    assert name in sweep()
+    assert not (SHM_DIRECTORY / name).exists()
+
+
+def test_sweep_leaves_what_a_process_that_proc_does_not_show_has_claimed(dead_owner: Owner) -> None:
+    name = posix_name(dead_owner, 6)  # as a daemon in another pid namespace would look from here
+    with create_posix(dead_owner, 6, NBYTES) as made:
+        made.close()
+        assert name not in sweep()
+        assert (SHM_DIRECTORY / name).exists()
+        made.unlink()
+
+
+def test_sweep_leaves_an_empty_file_that_is_just_being_made(
+    tmp_path: Path, dead_owner: Owner
+) -> None:
+    path = tmp_path / posix_name(dead_owner, 1)
+    path.touch()
+    assert sweep(tmp_path) == []
+
+
+def test_sweep_leaves_what_only_has_the_name_of_a_segment(
+    tmp_path: Path, dead_owner: Owner
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"x")
+    (tmp_path / posix_name(dead_owner, 1)).symlink_to(victim)
+    os.mkfifo(tmp_path / posix_name(dead_owner, 2))
+    (tmp_path / posix_name(dead_owner, 3)).mkdir()
+    before = sorted(os.listdir(tmp_path))
+    assert sweep(tmp_path) == []
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_sweep_takes_a_hard_link_of_ours_and_not_the_file(
+    tmp_path: Path, dead_owner: Owner
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"x")
+    os.link(victim, tmp_path / posix_name(dead_owner, 1))
+    assert sweep(tmp_path) == [posix_name(dead_owner, 1)]
+    assert victim.read_bytes() == b"x"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_sweep_leaves_another_users_file_under_our_name(tmp_path: Path, dead_owner: Owner) -> None:
+    path = tmp_path / posix_name(dead_owner, 1)
+    path.write_bytes(b"x")
+    os.chown(path, 65534, 65534)
+    assert sweep(tmp_path) == []
+    assert path.exists()

@@ -15,8 +15,15 @@ import pytest
 
 from mcpd.shm import connect
 from mcpd.shm.leaks import IN_USE, ORPHANED, Entry, scan
-from mcpd.shm.segment import Owner, create_posix, current_owner, posix_name, process_start_ticks
+from mcpd.shm.segment import (
+    SHM_DIRECTORY,
+    Owner,
+    create_posix,
+    current_owner,
+    process_start_ticks,
+)
 from tests.support.daemon import RunningDaemon, wait_until
+from tests.support.segments import leave_segment
 
 HOLDER = """
 import os, sys, time
@@ -62,8 +69,10 @@ def dead_owner() -> Owner:
 def test_segment_of_a_dead_daemon_is_orphaned(dead_owner: Owner) -> None:
     with create_posix(dead_owner, 5, 8192) as made:
         held = find(scan(), made.name)
-    entry = find(scan(min_age_s=0, alone=True), posix_name(dead_owner, 5))
-    made.unlink()
+        made.unlink()
+    name = leave_segment(dead_owner, 5, 8192)
+    entry = find(scan(min_age_s=0, alone=True), name)
+    (SHM_DIRECTORY / name).unlink()
     assert (held.verdict, held.held_by) == (IN_USE, [os.getpid()])
     assert f"its maker mcpd {dead_owner.pid} is dead" in held.reason
     assert (entry.kind, entry.verdict, entry.owner_alive) == ("segment", ORPHANED, False)
