@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.faults.kills import PATIENCE_S, STOPPED_S, Field, Kill, is_stopped
+from tests.faults.kills import PATIENCE_S, STOPPED_S, UNPACED, Field, Kill, is_stopped
 from tests.faults.leftover import command
 from tests.faults.zygote import Actor, Zygote
 from tests.support.daemon import wait_until
@@ -49,7 +49,7 @@ class DaemonLane:
         self._env = {**field.env, **build.environment(pages)}
         self._daemons = Zygote("daemon", self._env)
         self._arguments = ["--socket", self._socket, "--models", str(models), "--load", "none"]
-        self._arguments += ["--park-after", "0", "--log-level", "warning"]
+        self._arguments += ["--park-after", "0", "--log-level", "warning", *UNPACED]
         self._count = 0
         self.reached: dict[str, int] = {}
 

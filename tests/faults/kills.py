@@ -26,6 +26,7 @@ LEFTOVER = str(Path(__file__).with_name("leftover.py"))
 STOPPED_S = 0.004
 """How long a stopped process stays so, before it is killed or goes on."""
 POLL_S = 0.0004
+UNPACED = ("--session-rate", "0", "--user-rate", "0", "--max-rate", "0")  # observers ask often
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +127,7 @@ class Field:
             models,
             env=self.env,
             load="all" if self.has_models else "none",
-            arguments=("--park-after", "0", "--log-level", "warning"),
+            arguments=("--park-after", "0", "--log-level", "warning", *UNPACED),
         )
         self.zygote: Zygote
         self.bystander: Actor
@@ -266,6 +267,12 @@ def is_stopped(pid: int) -> bool:
     return all(state in "TtXZ" for state in states)
 
 
+def is_fault(message: dict[str, Any]) -> bool:
+    """Whether what a victim says is more than that the model's worker was killed meanwhile."""
+    refused = message["event"] == "refused" and message["code"] not in ("model", "worker_died")
+    return refused or message["event"] == "error"
+
+
 class Lane:
     """Victims one after the other, with a companion that reads what they write."""
 
@@ -353,7 +360,7 @@ class Lane:
                     self._companion.channel.send(name=message["name"])
                     reads = True
                 done |= message["event"] == "done"
-                if message["event"] in ("error", "refused"):
+                if is_fault(message):
                     kill.faults.append(f"the victim: {message['text']}")
             if time.monotonic() > deadline:
                 kill.faults.append("the victim neither dies nor ends")
@@ -365,7 +372,7 @@ class Lane:
             # What it had left to say when it ended by itself.
             while message := victim.channel.receive(0):
                 done |= message["event"] == "done"
-                if message["event"] in ("error", "refused"):
+                if is_fault(message):
                     kill.faults.append(f"the victim: {message['text']}")
             if not done:
                 kill.faults.append("the victim ended without a word")

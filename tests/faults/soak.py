@@ -191,11 +191,19 @@ class Soak:
             for scenario, label, often in pairs:
                 first.setdefault(label, (scenario, label, often))
             return iter(list(first.values()))
-        chosen: list[tuple[Scenario, str, int]] = []
-        while len(chosen) < count:
+        return self._drawn(pairs, count)
+
+    def _drawn(
+        self, pairs: list[tuple[Scenario, str, int]], count: int
+    ) -> Iterator[tuple[Scenario, str, int]]:
+        """All pairs in one random order after the other, until so many came to their step."""
+        while True:
             self._random.shuffle(pairs)
-            chosen += pairs
-        return iter(chosen[:count])
+            for pair in pairs:
+                struck = len(self.report.struck) - self._count("worker") - self._count("daemon")
+                if struck >= count:
+                    return
+                yield pair
 
     def _run_lane(
         self,
@@ -234,8 +242,8 @@ class Soak:
         shared += ["writer.publish.head", "writer.publish.told", "wake.decided", "sleep.armed"]
         labels = own if self._every else [*own, *shared]
         draw.shuffle(labels)
-        for number in range(len(own) if self._every else count):
-            if time.monotonic() > self._end_s:
+        for number in range(len(own) if self._every else 2 * count):
+            if self._over("worker", count):
                 return
             label = labels[number % len(labels)]
             passes = 1 if self._every or label.startswith("worker.load") else draw.randint(1, 4)
@@ -248,8 +256,8 @@ class Soak:
         self.report.add_reached(counts)
         labels = [label for label in all_labels() if label.startswith("daemon.")]
         draw.shuffle(labels)
-        for number in range(len(labels) if self._every else count):
-            if time.monotonic() > self._end_s:
+        for number in range(len(labels) if self._every else 2 * count):
+            if self._over("daemon", count):
                 break
             label = labels[number % len(labels)]
             passes = (
@@ -259,6 +267,13 @@ class Soak:
             self._add(lane.kill(label, passes, signum, self.report.seed))
         self.report.add_reached(lane.reached)
         self.report.faults += lane.close()
+
+    def _count(self, role: str) -> int:
+        return sum(kill.role == role for kill in self.report.struck)
+
+    def _over(self, role: str, count: int) -> bool:
+        late = time.monotonic() > self._end_s
+        return late or (not self._every and self._count(role) >= count)
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
         try:
