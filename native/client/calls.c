@@ -150,6 +150,21 @@ void mcpd_request_quietly(struct mcpd_client *client, struct mcpd_message *messa
     pthread_mutex_unlock(&client->mutex);
 }
 
+void mcpd_detach_quietly(struct mcpd_client *client, uint64_t reader)
+{
+    struct mcpd_message message;
+    struct mcpd_call *call = NULL;
+    mcpd_message(&message, "detach_reader", 1);
+    mcpd_pack_text(&message.pack, "reader");
+    mcpd_pack_unsigned(&message.pack, reader);
+    pthread_mutex_lock(&client->mutex);
+    if (submit(client, &message, MCPD_UNDO_NOTHING, &call, NULL) == 0) {
+        call->abandoned = 1;
+        call->detaches = reader;
+    }
+    pthread_mutex_unlock(&client->mutex);
+}
+
 void mcpd_send(struct mcpd_client *client, struct mcpd_message *message)
 {
     pthread_mutex_lock(&client->mutex);
@@ -170,14 +185,16 @@ void mcpd_give_back(struct mcpd_client *client, enum mcpd_undo undo,
         mcpd_map_unsigned(&grant, key, UINT64_MAX, &number) != 0 || number == 0 ||
         mcpd_map_unsigned(&grant, "generation", UINT64_MAX, &generation) != 0)
         return;
+    if (is_reader) {
+        mcpd_detach_quietly(client, number);
+        return;
+    }
     struct mcpd_message message;
-    mcpd_message(&message, is_reader ? "detach_reader" : "close_stream", is_reader ? 1 : 2);
+    mcpd_message(&message, "close_stream", 2);
     mcpd_pack_text(&message.pack, key);
     mcpd_pack_unsigned(&message.pack, number);
-    if (!is_reader) {
-        mcpd_pack_text(&message.pack, "generation");
-        mcpd_pack_unsigned(&message.pack, generation);
-    }
+    mcpd_pack_text(&message.pack, "generation");
+    mcpd_pack_unsigned(&message.pack, generation);
     mcpd_request_quietly(client, &message);
 }
 
@@ -233,6 +250,8 @@ void mcpd_complete(struct mcpd_client *client, const struct mcpd_value *message,
     if (abandoned) {
         if (call->result == 0)
             mcpd_give_back(client, call->undo, &call->answer.result);
+        if (call->detaches != 0)
+            mcpd_early_drop(client, call->detaches);
         mcpd_answer_clear(&call->answer);
         free(call);
     }

@@ -4,7 +4,8 @@
  * Locks: `mutex` guards requests, the socket's outbound side and whether the session is over;
  * `streams_mutex` the list of streams. The I/O thread takes either, never both; nobody blocks under
  * one. A stream's handle is closed only when it is out of the list, so the I/O thread, which holds
- * streams_mutex while it uses one, never meets one that is gone.
+ * streams_mutex while it uses one, never meets one that is gone. A reader has a mutex of its own for
+ * its generations, taken after streams_mutex and before `mutex`.
  */
 #ifndef MCPD_CLIENT_INTERNAL_H
 #define MCPD_CLIENT_INTERNAL_H
@@ -33,6 +34,7 @@ struct mcpd_call {
     struct mcpd_call *next;
     uint64_t id;
     enum mcpd_undo undo;
+    uint64_t detaches; /* a reader's number: when that is done, see mcpd_early_drop */
     int done, abandoned;
     int result;
     struct mcpd_error error;
@@ -58,17 +60,45 @@ struct mcpd_client {
 
     pthread_mutex_t streams_mutex;
     struct mcpd_stream *streams;
+    struct mcpd_early *early;
+    uint32_t nearly;
     int lost;
 
     uint64_t session, daemon_pid;
 };
 
+/* A reader in one generation of its stream. */
+struct mcpd_generation {
+    struct mcpd_generation *next;
+    struct mcpd_grant grant;
+    mcpd_reader *reader;   /* NULL: not mapped yet, then it has these */
+    int fds[MCPD_MAX_FDS];
+    uint32_t nfds;
+    uint32_t number;       /* counted by its stream; in its pins' numbers */
+    uint32_t users, npinned; /* calls in it now, and pins that those before have put */
+    int refused;           /* the reader is not brought over from here */
+};
+
+/* The generations of a reader. */
+struct mcpd_moves {
+    pthread_mutex_t mutex; /* of all that is here, and of the generations */
+    pthread_cond_t changed;
+    struct mcpd_generation *now;    /* what is read */
+    struct mcpd_generation *coming; /* where it is to go on, in order */
+    struct mcpd_generation *left;   /* read to the end; something is pinned there, or looks at it */
+    uint32_t follow; /* enum mcpd_follow */
+    int advancing;   /* a thread maps the first that is coming */
+    int idle;        /* `now` has nothing more */
+    int armed, lost;
+    int watch_fd, timer_fd; /* for event loops, see watch.c; -1: not asked for */
+};
+
 struct mcpd_stream {
     struct mcpd_client *client;
     struct mcpd_stream *next;
-    struct mcpd_grant grant;
-    mcpd_writer *writer;
-    mcpd_reader *reader;
+    struct mcpd_grant grant; /* the first, if it is a reader's */
+    mcpd_writer *writer;     /* NULL: a reader */
+    struct mcpd_moves moves; /* of a reader */
     _Atomic uint32_t ended; /* enum mcpd_end, where the control object does not tell */
     int given_back;         /* the daemon has been told */
     struct mcpd_thinning thinning; /* of a reader */
@@ -101,6 +131,8 @@ int mcpd_request(struct mcpd_client *client, struct mcpd_message *message, int64
                  enum mcpd_undo undo, struct mcpd_answer *answer, struct mcpd_error *error);
 /* Sends a request whose answer nobody waits for. */
 void mcpd_request_quietly(struct mcpd_client *client, struct mcpd_message *message);
+/* Gives back a reader without waiting, and what it was moved to meanwhile. */
+void mcpd_detach_quietly(struct mcpd_client *client, uint64_t reader);
 /* Sends what answers or notifies; a session that is over takes it silently. */
 void mcpd_send(struct mcpd_client *client, struct mcpd_message *message);
 void mcpd_answer_clear(struct mcpd_answer *answer);
@@ -135,11 +167,65 @@ int mcpd_stream_unmake(struct mcpd_client *client, struct mcpd_stream *stream, e
                        const struct mcpd_value *granted, int result);
 int mcpd_stream_unmapped(int result, const struct mcpd_grant *grant, struct mcpd_error *error);
 
+int mcpd_grant_read(const struct mcpd_value *map, struct mcpd_grant *grant,
+                    struct mcpd_error *error);
+
+/* ---- early.c: readers that are brought over; on the I/O thread, but for what is dropped ---- */
+
+void mcpd_move_reader(struct mcpd_client *client, const struct mcpd_value *message, const int *fds,
+                      uint32_t nfds); /* takes the descriptors */
+/* What came for a stream before it was listed; under streams_mutex. */
+void mcpd_early_take(struct mcpd_stream *stream);
+/* No move comes for this reader any more: gives back the one that came and that nobody took. */
+void mcpd_early_drop(struct mcpd_client *client, uint64_t reader);
+void mcpd_early_drop_all(struct mcpd_client *client); /* under streams_mutex */
+
+/* ---- moves.c: a reader's generations ---- */
+
+/* `moves` without any. follow: enum mcpd_follow. */
+void mcpd_moves_init(struct mcpd_moves *moves, uint32_t follow);
+/* Maps a generation from its descriptors, which stay its own. */
+int mcpd_generation_map(const struct mcpd_stream *stream, struct mcpd_generation *generation,
+                        struct mcpd_error *error);
+void mcpd_generation_free(struct mcpd_generation *generation); /* NULL, mapped or not */
+/* 0, -ECHILD, or -EINVAL for a writer. */
+int mcpd_moves_enter(mcpd_stream *stream);
+/* The generation that is read, which stays until mcpd_generation_leave. */
+struct mcpd_generation *mcpd_generation_use(mcpd_stream *stream);
+/* `result`: of mcpd_reader_next there, if it was that; a pin becomes the stream's. */
+int mcpd_generation_leave(mcpd_stream *stream, struct mcpd_generation *generation, int result);
+/* The generation that a pin of the stream is in, NULL: none; under the moves' mutex. */
+struct mcpd_generation *mcpd_generation_of(mcpd_stream *stream, uint32_t pin);
+/* Unmaps and gives back what was left and is used no more; under the moves' mutex. */
+void mcpd_moves_let_go(mcpd_stream *stream);
+/*
+ * `now` has nothing more. 0: look again, there or in the next; -EPIPE: that was all; -EAGAIN,
+ * -ETIMEDOUT, -ECANCELED as mcpd_reader_next; or why the next could not be mapped.
+ */
+int mcpd_moves_go_on(mcpd_stream *stream, struct mcpd_generation *now, int64_t timeout_ns,
+                     int64_t deadline_ns);
+/* Whether more is to come than `now`; under the moves' mutex. */
+int mcpd_moves_wait(const mcpd_stream *stream);
+int mcpd_moves_ended(mcpd_stream *stream); /* enum mcpd_end */
+/* The daemon said so of a generation (0: the one that is read). */
+void mcpd_moves_end(mcpd_stream *stream, uint64_t generation, enum mcpd_end reason);
+void mcpd_moves_evict(mcpd_stream *stream, uint64_t reader);
+void mcpd_moves_lose(mcpd_stream *stream, enum mcpd_end reason);
+/* Unmaps all; `ours`: gives back those but for `now`. */
+void mcpd_moves_close(mcpd_stream *stream, int ours);
+
+/* ---- watch.c: event loops; under the moves' mutex ---- */
+
+void mcpd_watch_move(mcpd_stream *stream, const struct mcpd_generation *from,
+                     const struct mcpd_generation *to);
+void mcpd_watch_signal(struct mcpd_moves *moves, int64_t in_ns);
+void mcpd_watch_close(struct mcpd_moves *moves);
+
 /* ---- readers.c ---- */
 
 /* The stream that an answer grants to a reader; takes the answer's descriptors. */
 int mcpd_map_reader(struct mcpd_client *client, const struct mcpd_value *granted,
-                    struct mcpd_answer *answer, const struct mcpd_thinning *thinning,
+                    struct mcpd_answer *answer, const struct mcpd_reader_options *options,
                     mcpd_stream **out, struct mcpd_error *error);
 const char *mcpd_policy_name(uint32_t policy); /* NULL: no such policy */
 /* As what a reader is admitted, from a grant or a request to admit it; -EBADMSG. */

@@ -8,6 +8,8 @@
 #include "client.h"
 #include "stream.h"
 
+#define FIRST 1 /* the generation of a message that names none: a field's default may be left out */
+
 static void refuse(struct mcpd_client *client, uint64_t id, int number, const char *text)
 {
     struct mcpd_message answer;
@@ -21,7 +23,7 @@ static void refuse(struct mcpd_client *client, uint64_t id, int number, const ch
     mcpd_send(client, &answer);
 }
 
-/* Which stream a message is about; a daemon that names no generation means the only one. */
+/* Which stream a message is about; generation 0: every one, or the first where only one can be meant. */
 struct subject {
     uint64_t stream_id, generation;
 };
@@ -57,6 +59,8 @@ static int64_t add_reader(struct mcpd_client *client, const struct mcpd_value *m
     if (read_subject(message, &subject) != 0 || mcpd_admission_read(message, &admission) != 0 ||
         mcpd_map_unsigned(message, "reader", UINT64_MAX, &reader_id) != 0 || nfds != 2)
         return -EPROTO;
+    if (subject.generation == 0)
+        subject.generation = FIRST;
     int64_t result = -ENOENT;
     pthread_mutex_lock(&client->streams_mutex);
     struct mcpd_stream *stream = writer_of(client, &subject);
@@ -169,13 +173,12 @@ static void leave_reader(struct mcpd_client *client, const struct mcpd_value *me
  * If the control object of a reader says so as well, what is left may be read first; else nobody is
  * there who could mark it any more, and every call returns from now on.
  */
-static void mark_ended(struct mcpd_stream *stream, enum mcpd_end reason)
+static void mark_ended(struct mcpd_stream *stream, uint64_t generation, enum mcpd_end reason)
 {
     if (stream->writer != NULL) {
         mcpd_writer_end(stream->writer, reason);
-    } else if (mcpd_reader_ended(stream->reader) == MCPD_LIVE) {
-        atomic_store(&stream->ended, reason);
-        mcpd_reader_shut(stream->reader);
+    } else if (reason != MCPD_END_MOVED) { /* where to is told by itself */
+        mcpd_moves_end(stream, generation, reason);
     }
 }
 
@@ -200,10 +203,13 @@ static void end_stream(struct mcpd_client *client, const struct mcpd_value *mess
     struct subject subject;
     if (read_subject(message, &subject) != 0)
         return;
+    if (subject.generation == 0)
+        subject.generation = FIRST;
     pthread_mutex_lock(&client->streams_mutex);
     for (struct mcpd_stream *stream = client->streams; stream != NULL; stream = stream->next)
-        if (is_about(stream, &subject))
-            mark_ended(stream, reason_of(message));
+        if (stream->writer != NULL ? is_about(stream, &subject)
+                                   : stream->grant.geometry.stream_id == subject.stream_id)
+            mark_ended(stream, subject.generation, reason_of(message));
     pthread_mutex_unlock(&client->streams_mutex);
 }
 
@@ -215,10 +221,8 @@ static void evict_reader(struct mcpd_client *client, const struct mcpd_value *me
         return;
     pthread_mutex_lock(&client->streams_mutex);
     for (struct mcpd_stream *stream = client->streams; stream != NULL; stream = stream->next)
-        if (stream->reader != NULL && stream->grant.reader == reader_id) {
-            atomic_store(&stream->ended, MCPD_END_EVICTED);
-            mcpd_reader_shut(stream->reader);
-        }
+        if (stream->writer == NULL)
+            mcpd_moves_evict(stream, reader_id);
     pthread_mutex_unlock(&client->streams_mutex);
 }
 
@@ -228,7 +232,11 @@ void mcpd_end_all(struct mcpd_client *client)
     client->lost = 1;
     enum mcpd_end reason = atomic_load(&client->closing) ? MCPD_END_CLOSED : MCPD_END_SHUTDOWN;
     for (struct mcpd_stream *stream = client->streams; stream != NULL; stream = stream->next)
-        mark_ended(stream, reason);
+        if (stream->writer != NULL)
+            mark_ended(stream, 0, reason);
+        else
+            mcpd_moves_lose(stream, reason);
+    mcpd_early_drop_all(client);
     pthread_mutex_unlock(&client->streams_mutex);
 }
 
@@ -244,6 +252,10 @@ int mcpd_dispatch(struct mcpd_client *client, const uint8_t *body, uint32_t nbyt
     }
     if (mcpd_text_is(&type, "reply") || mcpd_text_is(&type, "error")) {
         mcpd_complete(client, &message, body, nbytes, fds, nfds);
+        return 0;
+    }
+    if (mcpd_text_is(&type, "stream_moved")) {
+        mcpd_move_reader(client, &message, fds, nfds);
         return 0;
     }
     if (mcpd_text_is(&type, "reader_join") && id != 0)

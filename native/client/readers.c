@@ -2,6 +2,7 @@
  * Streams that this session reads: attached to, alone or in a group.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client.h"
@@ -36,35 +37,24 @@ int mcpd_admission_read(const struct mcpd_value *message, struct mcpd_admission 
     return admission->policy != 0 ? 0 : -EBADMSG;
 }
 
-static int map_fds(struct mcpd_stream *stream, const struct mcpd_answer *answer,
-                   struct mcpd_error *error)
-{
-    const struct mcpd_grant *grant = &stream->grant;
-    uint32_t member = grant->admission.group != 0;
-    uint32_t wakes_writer = member || grant->admission.policy == MCPD_LOSSLESS;
-    if (answer->nfds != 4 + wakes_writer + member || grant->reader == 0)
-        return mcpd_fail(error, "protocol", "", "reader of '%s' came with %u descriptors",
-                         grant->name, answer->nfds);
-    const int *given = answer->fds;
-    struct mcpd_reader_fds fds = {.writer_control = given[0], .payload = given[1],
-                                  .control = given[2], .wake = given[3],
-                                  .writer_wake = wakes_writer ? given[4] : -1,
-                                  .group = member ? given[5] : -1};
-    int result = mcpd_reader_open(&grant->geometry, &fds, &grant->admission, grant->start_seq,
-                                  &stream->thinning, &stream->reader);
-    return result == 0 ? 0 : mcpd_stream_unmapped(result, grant, error);
-}
-
 int mcpd_map_reader(struct mcpd_client *client, const struct mcpd_value *granted,
-                    struct mcpd_answer *answer, const struct mcpd_thinning *thinning,
+                    struct mcpd_answer *answer, const struct mcpd_reader_options *options,
                     mcpd_stream **out, struct mcpd_error *error)
 {
     struct mcpd_stream *stream = mcpd_stream_new(client, granted, error);
+    struct mcpd_generation *first = stream != NULL ? calloc(1, sizeof *first) : NULL;
     int result = stream == NULL ? -EPROTO : 0;
+    if (result == 0 && first == NULL)
+        result = mcpd_fail(error, "no_memory", "", "no memory for a stream");
     if (result == 0) {
-        if (thinning != NULL)
-            stream->thinning = *thinning;
-        result = map_fds(stream, answer, error);
+        stream->moves.now = first;
+        stream->moves.follow = options->follow;
+        stream->thinning = options->thinning;
+        first->grant = stream->grant;
+        memcpy(first->fds, answer->fds, answer->nfds * sizeof *first->fds);
+        first->nfds = answer->nfds;
+        answer->nfds = 0;
+        result = mcpd_generation_map(stream, first, error);
     }
     if (result != 0)
         return mcpd_stream_unmake(client, stream, MCPD_UNDO_READER, granted, result);
@@ -83,7 +73,7 @@ static int pack_attach(struct mcpd_message *message, const char *name,
         return mcpd_fail(error, "invalid", "See enum mcpd_policy.", "no policy has the number %u",
                          options->policy);
     struct mcpd_pack *pack = &message->pack;
-    mcpd_message(message, "attach_reader", 5);
+    mcpd_message(message, "attach_reader", 6);
     mcpd_pack_text(pack, "stream");
     mcpd_pack_text(pack, name);
     mcpd_pack_text(pack, "policy");
@@ -94,6 +84,8 @@ static int pack_attach(struct mcpd_message *message, const char *name,
     mcpd_pack_unsigned(pack, options->max_pins != 0 ? options->max_pins : 2);
     mcpd_pack_text(pack, "group");
     mcpd_pack_text(pack, options->group != NULL ? options->group : "");
+    mcpd_pack_text(pack, "follow");
+    mcpd_pack_bool(pack, options->follow == MCPD_FOLLOW_NAME);
     return 0;
 }
 
@@ -112,13 +104,16 @@ int mcpd_attach(mcpd_client *client, const char *name, const struct mcpd_reader_
         return mcpd_fail(error, "invalid", "Thin alone, or share the frames of a group.",
                          "a reader of a group thins, or interval_ns is %lld",
                          (long long)thinning->interval_ns);
+    if (options->follow > MCPD_FOLLOW_NAME)
+        return mcpd_fail(error, "invalid", "See enum mcpd_follow.", "follow is %u",
+                         options->follow);
     int result = pack_attach(&message, name, options, error);
     if (result == 0)
         result = mcpd_request(client, &message, MCPD_REQUEST_NS, MCPD_UNDO_READER, &answer, error);
     if (result != 0)
         return result;
     MCPD_STEP("client.attach.granted");
-    result = mcpd_map_reader(client, &answer.result, &answer, thinning, out, error);
+    result = mcpd_map_reader(client, &answer.result, &answer, options, out, error);
     mcpd_answer_clear(&answer);
     return result;
 }

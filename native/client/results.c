@@ -87,6 +87,7 @@ int mcpd_open_results(mcpd_client *client, const char *stream, const char *model
                       const struct mcpd_results_options *options, mcpd_stream **out,
                       struct mcpd_error *error)
 {
+    static const struct mcpd_reader_options alone;
     struct mcpd_results_options whole = {0};
     struct mcpd_message message;
     struct mcpd_answer answer;
@@ -105,7 +106,7 @@ int mcpd_open_results(mcpd_client *client, const char *stream, const char *model
     if (!mcpd_map_find(&answer.result, "grant", &grant))
         result = mcpd_fail(error, "protocol", "", "the reply to open_results has no grant");
     if (result == 0)
-        result = mcpd_map_reader(client, &grant, &answer, NULL, &opened, error);
+        result = mcpd_map_reader(client, &grant, &answer, &alone, &opened, error);
     if (result == 0 && read_model(opened, &answer.result) != 0) {
         mcpd_stream_close(opened);
         result = mcpd_fail(error, "protocol", "", "the reply to open_results is not readable");
@@ -174,7 +175,7 @@ static const uint8_t *packed(mcpd_stream *results, uint32_t pin, const char *nam
         return NULL;
     *rows = tensor.shape[0];
     *status = 0;
-    return (const uint8_t *)mcpd_reader_slot(results->reader, pin) + tensor.offset;
+    return (const uint8_t *)mcpd_stream_slot(results, pin) + tensor.offset;
 }
 
 int mcpd_result_detections(mcpd_stream *results, uint32_t pin, struct mcpd_detection *detections,
@@ -213,7 +214,7 @@ int mcpd_result_error(mcpd_stream *results, uint32_t pin, char *text, size_t siz
         return status;
     if (tensor.dtype != MCPD_UINT8 || tensor.ndim != 1 || tensor.nbytes > INT32_MAX)
         return -EBADMSG;
-    const uint8_t *bytes = mcpd_reader_slot(results->reader, pin);
+    const uint8_t *bytes = mcpd_stream_slot(results, pin);
     struct mcpd_value whole = {.data = bytes + tensor.offset, .count = (uint32_t)tensor.nbytes};
     return (int)mcpd_text_copy(&whole, text, size);
 }

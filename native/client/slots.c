@@ -102,21 +102,33 @@ int mcpd_stream_frame(mcpd_stream *stream, struct mcpd_frame *frame)
 
 /* ---- pinned slots -------------------------------------------------------------------------- */
 
-static const struct mcpd_description *pinned(mcpd_stream *stream, uint32_t pin)
+/* What describes a pinned slot, and how large that is; NULL: nothing is pinned there. */
+static const struct mcpd_description *pinned(mcpd_stream *stream, uint32_t pin, uint64_t *nbytes)
 {
-    return stream->reader != NULL ? mcpd_reader_description(stream->reader, pin) : NULL;
+    if (mcpd_moves_enter(stream) != 0)
+        return NULL;
+    const struct mcpd_description *description = NULL;
+    pthread_mutex_lock(&stream->moves.mutex);
+    struct mcpd_generation *generation = mcpd_generation_of(stream, pin);
+    if (generation != NULL) {
+        description = mcpd_reader_description(generation->reader, pin % MCPD_MAX_PINS);
+        *nbytes = generation->grant.geometry.slot_nbytes;
+    }
+    pthread_mutex_unlock(&stream->moves.mutex);
+    return description;
 }
 
 int mcpd_pinned_frame(mcpd_stream *stream, uint32_t pin, struct mcpd_frame *frame)
 {
-    const struct mcpd_description *description = pinned(stream, pin);
-    return description == NULL
-               ? -EINVAL : mcpd_frame_read(description, stream->grant.geometry.slot_nbytes, frame);
+    uint64_t nbytes;
+    const struct mcpd_description *description = pinned(stream, pin, &nbytes);
+    return description == NULL ? -EINVAL : mcpd_frame_read(description, nbytes, frame);
 }
 
 int mcpd_pinned_ntensors(mcpd_stream *stream, uint32_t pin)
 {
-    const struct mcpd_description *description = pinned(stream, pin);
+    uint64_t nbytes;
+    const struct mcpd_description *description = pinned(stream, pin, &nbytes);
     if (description == NULL)
         return -EINVAL;
     uint32_t ntensors = *(const volatile uint32_t *)&description->ntensors;
@@ -126,12 +138,14 @@ int mcpd_pinned_ntensors(mcpd_stream *stream, uint32_t pin)
 int mcpd_pinned_tensor(mcpd_stream *stream, uint32_t pin, uint32_t index,
                        struct mcpd_tensor_view *tensor)
 {
+    uint64_t nbytes;
     int ntensors = mcpd_pinned_ntensors(stream, pin);
     if (ntensors < 0)
         return ntensors;
-    return index >= (uint32_t)ntensors
-               ? -ENOENT
-               : mcpd_tensor_read(pinned(stream, pin), stream->grant.geometry.slot_nbytes, index, tensor);
+    if (index >= (uint32_t)ntensors)
+        return -ENOENT;
+    const struct mcpd_description *description = pinned(stream, pin, &nbytes);
+    return description == NULL ? -EINVAL : mcpd_tensor_read(description, nbytes, index, tensor);
 }
 
 int mcpd_pinned_find(mcpd_stream *stream, uint32_t pin, const char *name,

@@ -17,6 +17,7 @@ void mcpd_stream_list(struct mcpd_stream *stream)
     pthread_mutex_lock(&client->streams_mutex);
     stream->next = client->streams;
     client->streams = stream;
+    mcpd_early_take(stream);
     int lost = client->lost;
     pthread_mutex_unlock(&client->streams_mutex);
     if (lost)
@@ -37,8 +38,8 @@ static void list_remove(struct mcpd_stream *stream)
 
 /* ---- what the daemon grants ---------------------------------------------------------------- */
 
-static int read_grant(const struct mcpd_value *map, struct mcpd_grant *grant,
-                      struct mcpd_error *error)
+int mcpd_grant_read(const struct mcpd_value *map, struct mcpd_grant *grant,
+                    struct mcpd_error *error)
 {
     uint64_t nslots = 0, width = 0, height = 0;
     struct mcpd_geometry *geometry = &grant->geometry;
@@ -81,11 +82,12 @@ struct mcpd_stream *mcpd_stream_new(struct mcpd_client *client, const struct mcp
         mcpd_fail(error, "no_memory", "", "no memory for a stream");
         return NULL;
     }
-    if (read_grant(granted, &stream->grant, error) != 0) {
+    if (mcpd_grant_read(granted, &stream->grant, error) != 0) {
         free(stream);
         return NULL;
     }
     stream->client = client;
+    mcpd_moves_init(&stream->moves, 0);
     return stream;
 }
 
@@ -95,6 +97,11 @@ static void discard(struct mcpd_stream *stream)
         free(stream->labels[i]);
     free(stream->labels);
     free(stream->model);
+    mcpd_generation_free(stream->moves.now);
+    if (mcpd_check_process(stream->client, NULL) == 0) { /* a fork may leave it with a waiter */
+        pthread_cond_destroy(&stream->moves.changed);
+        pthread_mutex_destroy(&stream->moves.mutex);
+    }
     free(stream);
 }
 
@@ -117,7 +124,8 @@ mcpd_writer *mcpd_stream_writer(mcpd_stream *stream)
 
 mcpd_reader *mcpd_stream_reader(mcpd_stream *stream)
 {
-    return stream->reader;
+    const struct mcpd_moves *moves = &stream->moves;
+    return stream->writer == NULL && moves->follow == 0 ? moves->now->reader : NULL;
 }
 
 const struct mcpd_grant *mcpd_stream_grant(const mcpd_stream *stream)
@@ -130,8 +138,7 @@ int mcpd_stream_ended(mcpd_stream *stream)
     int told = (int)atomic_load(&stream->ended);
     if (told != MCPD_LIVE)
         return told;
-    return stream->writer != NULL ? mcpd_writer_ended(stream->writer)
-                                  : mcpd_reader_ended(stream->reader);
+    return stream->writer != NULL ? mcpd_writer_ended(stream->writer) : mcpd_moves_ended(stream);
 }
 
 int mcpd_stream_nreaders(mcpd_stream *stream)
@@ -145,12 +152,6 @@ int mcpd_stream_nreaders(mcpd_stream *stream)
     return result;
 }
 
-int mcpd_stream_fileno(mcpd_stream *stream)
-{
-    return stream->writer != NULL ? mcpd_writer_fileno(stream->writer)
-                                  : mcpd_reader_fileno(stream->reader);
-}
-
 /* Tells the daemon once; a daemon that is gone, or took it away by itself, is no failure. */
 static int tell_daemon(struct mcpd_stream *stream, struct mcpd_error *error)
 {
@@ -160,10 +161,11 @@ static int tell_daemon(struct mcpd_stream *stream, struct mcpd_error *error)
         return 0;
     stream->given_back = 1;
     int is_reader = stream->writer == NULL;
+    uint64_t reader = is_reader ? stream->moves.now->grant.reader : 0;
     mcpd_message(&message, is_reader ? "detach_reader" : "close_stream", is_reader ? 1 : 2);
     mcpd_pack_text(&message.pack, is_reader ? "reader" : "stream");
     mcpd_pack_unsigned(&message.pack,
-                       is_reader ? stream->grant.reader : stream->grant.geometry.stream_id);
+                       is_reader ? reader : stream->grant.geometry.stream_id);
     if (!is_reader) {
         mcpd_pack_text(&message.pack, "generation");
         mcpd_pack_unsigned(&message.pack, stream->grant.geometry.generation);
@@ -174,6 +176,8 @@ static int tell_daemon(struct mcpd_stream *stream, struct mcpd_error *error)
     MCPD_STEP("client.close.told");
     if (result == 0)
         mcpd_answer_clear(&answer);
+    if (is_reader)
+        mcpd_early_drop(stream->client, reader);
     return result == -ENOTCONN || result == -ENOENT ? 0 : result;
 }
 
@@ -201,7 +205,8 @@ void mcpd_stream_close(mcpd_stream *stream)
     if (writer != NULL && ours)
         mcpd_writer_end(writer, MCPD_END_CLOSED);
     mcpd_writer_close(writer);
-    mcpd_reader_close(stream->reader);
+    if (writer == NULL)
+        mcpd_moves_close(stream, ours);
     if (ours)
         (void)tell_daemon(stream, NULL);
     discard(stream);

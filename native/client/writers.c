@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "atomics.h"
 #include "client.h"
 #include "steps.h"
 #include "stream.h"
@@ -111,4 +112,66 @@ int mcpd_create_stream(mcpd_client *client, const char *name,
     }
     *out = stream;
     return 0;
+}
+
+/* The request to go on as `options` say, and what it grants. */
+static int ask_resize(mcpd_stream *stream, const struct mcpd_stream_options *options,
+                      struct mcpd_answer *answer, struct mcpd_error *error)
+{
+    const struct mcpd_wctl *counters = mcpd_writer_counters(stream->writer);
+    struct mcpd_message message;
+    mcpd_message(&message, "resize_stream", 3);
+    mcpd_pack_text(&message.pack, "stream");
+    mcpd_pack_unsigned(&message.pack, stream->grant.geometry.stream_id);
+    mcpd_pack_text(&message.pack, "first_seq");
+    mcpd_pack_unsigned(&message.pack, mcpd_load_acquire(&counters->head) + 1);
+    pack_spec(&message.pack, options);
+    return mcpd_request(stream->client, &message, MCPD_REQUEST_NS, MCPD_UNDO_STREAM, answer, error);
+}
+
+/* With nothing that can be published in the old generation. */
+static int go_on(mcpd_stream *stream, const struct mcpd_stream_options *options, mcpd_stream **out,
+                 struct mcpd_error *error)
+{
+    struct mcpd_answer answer;
+    mcpd_stream *next = NULL;
+    int result = ask_resize(stream, options, &answer, error);
+    if (result != 0)
+        return result;
+    result = map_writer(stream->client, options, &answer, &next, error);
+    mcpd_answer_clear(&answer);
+    if (result != 0)
+        return result;
+    result = seal(next, error);
+    if (result != 0) {
+        mcpd_stream_close(next);
+        if (result == -ETIMEDOUT) /* nobody knows where its readers are */
+            mcpd_writer_end(stream->writer, MCPD_END_CLOSED);
+        return result;
+    }
+    mcpd_writer_end(stream->writer, MCPD_END_MOVED);
+    *out = next;
+    return 0;
+}
+
+int mcpd_resize_stream(mcpd_stream *stream, const struct mcpd_stream_options *options,
+                       mcpd_stream **out, struct mcpd_error *error)
+{
+    struct mcpd_stream_options whole;
+    struct mcpd_tensor_view tensors[MCPD_MAX_TENSORS];
+    int result = mcpd_check_process(stream->client, error);
+    if (result == 0 && stream->writer == NULL)
+        result = mcpd_fail(error, "invalid", "Its writer resizes a stream.",
+                           "this session reads '%s'", stream->grant.name);
+    if (result == 0)
+        result = mcpd_options_complete(options, &whole, tensors, error);
+    if (result == 0 && mcpd_writer_ended(stream->writer) != MCPD_LIVE)
+        result = mcpd_fail(error, "ended", "", "stream '%s' has ended", stream->grant.name);
+    if (result != 0)
+        return result;
+    mcpd_writer_freeze(stream->writer, 1);
+    result = go_on(stream, &whole, out, error);
+    if (result != 0)
+        mcpd_writer_freeze(stream->writer, 0);
+    return result;
 }

@@ -222,6 +222,11 @@ MCPD_API int mcpd_reader_open(const struct mcpd_geometry *geometry,
  */
 MCPD_API int mcpd_reader_next(mcpd_reader *reader, int64_t timeout_ns, struct mcpd_meta *meta);
 MCPD_API const void *mcpd_reader_slot(mcpd_reader *reader, uint32_t pin);
+/*
+ * The writer's own words in shared memory, not checked, and not of one moment: they may name planes and
+ * tensors that reach out of the slot, and change while they are read. Copy once, then check the copy;
+ * mcpd_pinned_frame and mcpd_pinned_tensor of mcpd_client.h do that.
+ */
 MCPD_API const struct mcpd_description *mcpd_reader_description(mcpd_reader *reader, uint32_t pin);
 /*
  * A payload that is not sealed (posix and foreign memory) can be shrunk by a peer while it is read. A

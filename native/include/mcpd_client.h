@@ -107,12 +107,19 @@ struct mcpd_stream_options {
     uint32_t reserved[15]; /* zero */
 };
 
+/* How long a reader goes on when its stream does in other memory, under the next generation. */
+enum mcpd_follow {
+    MCPD_FOLLOW_NOT = 0,    /* not: it ends, with MCPD_END_MOVED if the stream goes on */
+    MCPD_FOLLOW_WRITER = 1, /* when its writer resizes the stream */
+    MCPD_FOLLOW_NAME = 2,   /* then, and when the writer is gone: waits for the next of that name */
+};
+
 struct mcpd_reader_options {
     uint32_t policy;       /* enum mcpd_policy; 0: MCPD_LATEST */
     uint32_t max_pins;     /* frames it may hold at once; 0: 2 */
     uint32_t depth;        /* of MCPD_FIFO: newest frames kept for it; of MCPD_LOSSLESS: with so
                             * many unread the writer waits, 0: while the slots last */
-    uint32_t reserved0;    /* zero */
+    uint32_t follow;       /* enum mcpd_follow */
     struct mcpd_thinning thinning; /* frames to pass over; not in a group */
     const char *group;     /* readers that give the same name share the frames; NULL: alone */
     uint32_t reserved[14]; /* zero */
@@ -146,6 +153,17 @@ struct mcpd_grant {
 MCPD_API int mcpd_create_stream(mcpd_client *client, const char *name,
                                 const struct mcpd_stream_options *options, mcpd_stream **out,
                                 struct mcpd_error *error);
+/*
+ * Of a writer: the stream goes on in other memory, as `options` say; sequence numbers go on, and the
+ * readers are brought over without losing a frame. *out is the writer's end from now on; `stream` has
+ * ended with MCPD_END_MOVED: release what is held there, then close it. Other threads' acquire waits
+ * meanwhile, and publish gives -EINPROGRESS; afterwards both give -EPIPE on `stream`. On failure
+ * `stream` is as it was, but for -ETIMEDOUT: then it has ended. -EDQUOT: too few slots for the readers,
+ * more memory than allowed, or a lossless reader is several generations behind; -ENOMEM; -EINVAL;
+ * -EPIPE: the stream has ended.
+ */
+MCPD_API int mcpd_resize_stream(mcpd_stream *stream, const struct mcpd_stream_options *options,
+                                mcpd_stream **out, struct mcpd_error *error);
 /* Attaches as a reader. options NULL: the defaults. -ENOENT: no such stream; -EDQUOT: no room. */
 MCPD_API int mcpd_attach(mcpd_client *client, const char *stream,
                          const struct mcpd_reader_options *options, mcpd_stream **out,
@@ -163,18 +181,25 @@ MCPD_API int mcpd_run_once(mcpd_stream *results, const uint8_t trace_id[16],
                            struct mcpd_error *error);
 
 /*
- * The end's handle for the functions of mcpd.h, NULL if it is the other end. It is the stream's: do
- * not close it. Once the daemon is gone its calls give -EPIPE, or -ECANCELED where nothing in
+ * The end's handle for the functions of mcpd.h, NULL if it is the other end, and for a reader that
+ * follows: that one is read by mcpd_stream_next. It is the stream's: do not close it. Once the daemon is gone its calls give -EPIPE, or -ECANCELED where nothing in
  * shared memory says so.
  */
 MCPD_API mcpd_writer *mcpd_stream_writer(mcpd_stream *stream);
 MCPD_API mcpd_reader *mcpd_stream_reader(mcpd_stream *stream);
+/* Of a reader that follows, as it was attached: `generation` of a frame's meta says where that is. */
 MCPD_API const struct mcpd_grant *mcpd_stream_grant(const mcpd_stream *stream);
-/* Why the stream ended, MCPD_LIVE while it has not; there may still be frames to read. */
+/*
+ * Why the stream ended, MCPD_LIVE while it has not, or this reader is to go on; there may still be
+ * frames to read.
+ */
 MCPD_API int mcpd_stream_ended(mcpd_stream *stream);
 /* Of a writer: how many readers it has now, -EINVAL of a reader. */
 MCPD_API int mcpd_stream_nreaders(mcpd_stream *stream);
-/* Readable when something came after mcpd_reader_arm or mcpd_writer_arm gave 0; for event loops. */
+/*
+ * Readable when something came after mcpd_stream_arm, mcpd_reader_arm or mcpd_writer_arm gave 0; for
+ * event loops. The same for as long as the stream is open. -EMFILE and the like.
+ */
 MCPD_API int mcpd_stream_fileno(mcpd_stream *stream);
 /*
  * Of a writer: ends the stream; readers get what is left, and its name is free on return. Slots
@@ -183,6 +208,26 @@ MCPD_API int mcpd_stream_fileno(mcpd_stream *stream);
 MCPD_API int mcpd_stream_end(mcpd_stream *stream, struct mcpd_error *error);
 /* Ends or detaches, unmaps and frees. Pointers into slots are void. NULL is allowed. */
 MCPD_API void mcpd_stream_close(mcpd_stream *stream);
+
+/* ---- reading, from one generation to the next ---------------------------------------------- */
+
+/*
+ * As the functions of mcpd.h, of a reader, whatever the generation. One that follows finishes a
+ * generation, then next goes on in the one after it; sequence numbers go on. What is pinned in an
+ * earlier one stays as it is until it is unpinned; only then that memory is given back, and a writer
+ * cannot resize more than four generations ahead of a lossless reader. Pins of these functions are the
+ * stream's: for them and for mcpd_pinned_frame and the like, not for those of mcpd.h. -EPIPE: the end,
+ * and nothing follows; -EINVAL: not a reader, or no such pin; -ECANCELED: the daemon is gone, or this
+ * reader was evicted.
+ */
+MCPD_API int mcpd_stream_next(mcpd_stream *stream, int64_t timeout_ns, struct mcpd_meta *meta);
+MCPD_API const void *mcpd_stream_slot(mcpd_stream *stream, uint32_t pin);
+MCPD_API int mcpd_stream_unpin(mcpd_stream *stream, uint32_t pin);
+MCPD_API int mcpd_stream_give_back(mcpd_stream *stream, uint32_t pin);
+/* As mcpd_reader_check, of the generation that the pin is in; ask before it is unpinned. */
+MCPD_API int mcpd_stream_check(mcpd_stream *stream, uint32_t pin);
+MCPD_API int mcpd_stream_arm(mcpd_stream *stream);
+MCPD_API int mcpd_stream_disarm(mcpd_stream *stream);
 
 /* ---- what a slot holds --------------------------------------------------------------------- */
 

@@ -208,6 +208,21 @@ static int take_returned(mcpd_reader *reader, struct mcpd_meta *meta)
     return -ESTALE;
 }
 
+/* acquire: whoever sees that a claim is DONE has what came before, as its member left it. */
+int mcpd_reader_others_busy(mcpd_reader *reader)
+{
+    if (!*reader->guard || reader->gctl == NULL)
+        return 0;
+    for (uint32_t slot = 0; slot < reader->geometry.nslots; slot++) {
+        uint64_t claim = mcpd_load_acquire(&reader->claims[slot]);
+        if (MCPD_CLAIM_STATE(claim) == MCPD_CLAIM_RETURNED ||
+            (MCPD_CLAIM_STATE(claim) == MCPD_CLAIM_TAKEN &&
+             MCPD_CLAIM_MEMBER(claim) != reader->member))
+            return 1;
+    }
+    return 0;
+}
+
 /* ---- next ------------------------------------------------------------------------------------ */
 
 int mcpd_member_ready(mcpd_reader *reader, uint64_t *head)

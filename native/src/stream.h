@@ -104,6 +104,8 @@ int mcpd_writer_fileno(const mcpd_writer *writer);
 int mcpd_reader_fileno(const mcpd_reader *reader);
 const struct mcpd_wctl *mcpd_writer_counters(mcpd_writer *writer); /* NULL in a forked child */
 const struct mcpd_rctl *mcpd_reader_counters(mcpd_reader *reader); /* NULL in a forked child */
+/* Whether another member has a frame in work that may come back to the group; 0 of a reader alone. */
+int mcpd_reader_others_busy(mcpd_reader *reader);
 /* The slot that a pin names, or -EINVAL. */
 int mcpd_reader_pinned(mcpd_reader *reader, uint32_t pin);
 int mcpd_writer_ended(mcpd_writer *writer);

@@ -2,6 +2,7 @@
  * A program that uses the connection, for the sanitizers to look at.
  *
  *   session work PATH   threads of one connection make, read and close streams side by side
+ *   session follow PATH   a writer resizes and comes again, readers of each kind follow it
  *   session probe FD    asks for everything once over a connected socket, whatever the other side says,
  *                       and prints how each call ended
  */
@@ -101,6 +102,96 @@ static int work_side_by_side(const char *path)
     return 0;
 }
 
+enum { MOVES = 6, EACH = 10 };
+
+static void *follow(void *argument)
+{
+    mcpd_stream *in = argument;
+    struct mcpd_meta meta;
+    int held = -1, pin;
+    uint64_t last = 0, held_seq = 0;
+    while (last < MOVES * EACH) {
+        if ((pin = mcpd_stream_next(in, PATIENCE_NS, &meta)) < 0)
+            die("follow", NULL, pin);
+        const uint8_t *seen = mcpd_stream_slot(in, (uint32_t)pin);
+        if (meta.seq <= last || seen[0] != (uint8_t)meta.seq)
+            die("order", NULL, (int)meta.seq);
+        last = meta.seq;
+        if (held >= 0 && meta.seq < held_seq + EACH) {
+            mcpd_stream_unpin(in, (uint32_t)pin);
+            continue;
+        }
+        if (held >= 0) { /* across a resize */
+            if (*(const uint8_t *)mcpd_stream_slot(in, (uint32_t)held) != (uint8_t)held_seq)
+                die("held", NULL, held);
+            mcpd_stream_unpin(in, (uint32_t)held);
+        }
+        held = pin;
+        held_seq = meta.seq;
+    }
+    return NULL;
+}
+
+static void write_some(mcpd_stream *out, int64_t before)
+{
+    mcpd_writer *writer = mcpd_stream_writer(out);
+    for (int64_t seq = before + 1; seq <= before + EACH; seq++) {
+        struct mcpd_meta meta;
+        int slot = mcpd_writer_acquire(writer, PATIENCE_NS);
+        if (slot < 0 || mcpd_stream_describe(out, (uint32_t)slot) != 0)
+            die("acquire", NULL, slot);
+        memset(mcpd_writer_slot(writer, (uint32_t)slot), (int)seq, 64);
+        mcpd_meta_init(&meta);
+        meta.nbytes = 64;
+        if (mcpd_writer_publish(writer, (uint32_t)slot, &meta, 0) != seq)
+            die("publish", NULL, (int)seq);
+    }
+}
+
+static int follow_moves(const char *path)
+{
+    struct mcpd_error error;
+    struct mcpd_stream_options how = {
+        .slots = 24, .frame = {.format = MCPD_GRAY8, .width = 64, .height = 1}};
+    struct mcpd_reader_options kinds[3] = {
+        {.policy = MCPD_LOSSLESS, .follow = MCPD_FOLLOW_NAME, .max_pins = 3},
+        {.policy = MCPD_FIFO, .depth = 4, .follow = MCPD_FOLLOW_NAME, .max_pins = 3},
+        {.policy = MCPD_LATEST, .follow = MCPD_FOLLOW_NAME, .max_pins = 3},
+    };
+    mcpd_stream *out, *in[3], *next;
+    pthread_t threads[3];
+    int result = mcpd_connect(path, "session", PATIENCE_NS, &client, &error);
+    if (result != 0 || (result = mcpd_create_stream(client, "cam", &how, &out, &error)) != 0)
+        die("create", &error, result);
+    for (int i = 0; i < 3; i++) {
+        if ((result = mcpd_attach(client, "cam", &kinds[i], &in[i], &error)) != 0)
+            die("attach", &error, result);
+        pthread_create(&threads[i], NULL, follow, in[i]);
+    }
+    for (int move = 0; move < MOVES; move++) {
+        write_some(out, move * EACH);
+        how.frame.height = (uint32_t)move + 2;
+        if (move % 3 == 2) { /* the name goes on with another writer */
+            mcpd_stream_close(out);
+            result = mcpd_create_stream(client, "cam", &how, &next, &error);
+        } else if ((result = mcpd_resize_stream(out, &how, &next, &error)) == 0) {
+            if (mcpd_stream_ended(out) != MCPD_END_MOVED || mcpd_stream_nreaders(next) != 3)
+                die("moved", NULL, mcpd_stream_nreaders(next));
+            mcpd_stream_close(out);
+        }
+        if (result != 0)
+            die("go on", &error, result);
+        out = next;
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        mcpd_stream_close(in[i]);
+    }
+    mcpd_stream_close(out);
+    mcpd_close(client);
+    return 0;
+}
+
 static void print(const char *call, int result, const struct mcpd_error *error)
 {
     printf("%s %d %s: %s\n", call, result, result < 0 ? error->code : "ok",
@@ -139,6 +230,8 @@ int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "work") == 0)
         return work_side_by_side(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "follow") == 0)
+        return follow_moves(argv[2]);
     if (argc == 3 && strcmp(argv[1], "probe") == 0)
         return probe(atoi(argv[2]));
     return 2;

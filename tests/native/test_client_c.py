@@ -121,11 +121,12 @@ def probing(binary: Path, answer: Answer = greet) -> Iterator[tuple[ScriptedDaem
 
 
 @pytest.mark.parametrize("flavour", [ASAN, THREADS], ids=lambda flavour: flavour.name)
+@pytest.mark.parametrize("program", ["work", "follow"])
 def test_threads_share_a_connection(
-    programs: Callable[[Flavour], Path], flavour: Flavour, bare_daemon: RunningDaemon
+    programs: Callable[[Flavour], Path], flavour: Flavour, bare_daemon: RunningDaemon, program: str
 ) -> None:
     done = subprocess.run(
-        [programs(flavour), "work", bare_daemon.socket],
+        [programs(flavour), program, bare_daemon.socket],
         env=SANITIZERS,
         capture_output=True,
         text=True,

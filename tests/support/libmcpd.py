@@ -84,7 +84,7 @@ class ReaderOptions(ctypes.Structure):
     """struct mcpd_reader_options."""
 
     _fields_ = (
-        *((name, c_uint32) for name in ("policy", "max_pins", "depth", "reserved0")),
+        *((name, c_uint32) for name in ("policy", "max_pins", "depth", "follow")),
         *((name, c_uint32) for name in ("every_n", "skip_expired")),  # struct mcpd_thinning
         ("interval_ns", c_int64),
         ("group", c_char_p),
