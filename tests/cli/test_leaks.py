@@ -53,7 +53,8 @@ def test_every_segment_stream_and_reader_is_listed_with_its_owner(
         client.open_stream("leaks-test"),
     ):
         document = run_mcpd("leaks", "--json", socket=bare_daemon.socket).document
-        shown = run_mcpd("leaks", socket=bare_daemon.socket).out
+        # Wide enough, whatever else the machine has to be shown.
+        shown = run_mcpd("leaks", socket=bare_daemon.socket, env={"COLUMNS": "250"}).out
     assert document["daemon"] is True
     mine = [entry for entry in document["entries"] if "leaks-test" in entry["name"]]
     assert {entry["verdict"] for entry in mine} == {"in use"}

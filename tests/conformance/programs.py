@@ -72,6 +72,11 @@ class Refused(Exception):
     """An answer that was an error; its text is the errno's name."""
 
 
+def too_small(implementation: str, which: str) -> str:
+    """The errno that tells it: `ours` says of a payload that may shrink that it lost memory."""
+    return "EFAULT" if (implementation, which) == ("ours", "payload") else "EINVAL"
+
+
 class Program:
     """One process that can be one end of a stream, of the implementation `which`."""
 

@@ -149,8 +149,8 @@ FAULTS = (
     Fault(
         "depths are not reckoned with",
         "admission",
-        "    if (owed->depth > *depth)\n        *depth = owed->depth;",
-        "    (void)owed;\n    (void)depth;",
+        "    if (kept > *retained)\n        *retained = kept;",
+        "    (void)kept;\n    (void)retained;",
         "policies",
         "a_fifo_reader_is_admitted_with_its_depth",
     ),
@@ -197,7 +197,7 @@ FAULTS = (
     Fault(
         "a writer that waits is not told of frames given up",
         "take",
-        "    if (gave_up)\n        mcpd_reader_made_room(reader);",
+        "    if (gave_up || mcpd_reader_bounds(reader))\n        mcpd_reader_made_room(reader);",
         "    (void)gave_up;",
         "thinning",
         "every_n_of_a_lossless_reader_frees_the_frames_between",
