@@ -1,6 +1,6 @@
 # Everything from a clean clone: each target first makes the virtual environment it needs.
 #   make demo    the whole path on a sample video, with numbers
-#   make test    the test suite; ARGS="-k name" goes to pytest
+#   make test    the test suite, two files at a time; ARGS="-k name" goes to pytest (ARGS="-n 0": one)
 #   make soak    kills processes at every labelled step, N=1000 of them: docs/faults.md
 #   make verify  the protocol's model, all of it: minutes, and several GB of memory
 #   make bench   the benchmarks; ARGS=--json for JSON
@@ -22,8 +22,9 @@ benches := stream readers streams serving naive_mcp mcp prepare writing decode l
 demo: $(stamp)
 	@$(bin)/mcpd demo $(ARGS)
 
+# A file's tests stay in one process, for they share daemons and programs; files begin in order.
 test: $(stamp)
-	@$(bin)/python -P -m pytest $(ARGS)
+	@$(bin)/python -P -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(stamp)
 	@$(bin)/python -m tests.faults.soak --kills $(N) $(ARGS)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import re
 import subprocess
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
+BUILD = NATIVE / "tests/build/c"
+"""Objects, for every file of tests and every run of them."""
 STREAM = tuple(sorted(path.stem for path in (NATIVE / "src").glob("*.c")))
 PROGRAMS = (
     "bus",
@@ -154,10 +158,26 @@ def _patched(flavour: Flavour, folder: Path) -> Path:
 
 
 def _compile(flavour: Flavour, source: Path, folder: Path, name: str) -> Path:
+    """The object; what was compiled of the same text by the same command is used again."""
     out = folder / f"{flavour.objects or flavour.name}_{name}.o"
-    if not out.exists():
-        _call(["gcc", *WARNINGS, *INCLUDE, *flavour.flags, "-c", str(source), "-o", str(out)])
+    if out.exists():
+        return out
+    command = ["gcc", *WARNINGS, *INCLUDE, *flavour.flags]
+    said = hashlib.sha256(repr((command, source.name)).encode() + _headers() + source.read_bytes())
+    kept = BUILD / f"{name}-{said.hexdigest()[:16]}.o"
+    if not kept.exists():
+        BUILD.mkdir(parents=True, exist_ok=True)
+        part = kept.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        _call([*command, "-c", str(source), "-o", str(part)])
+        part.rename(kept)
+    out.symlink_to(kept)
     return out
+
+
+@functools.cache
+def _headers() -> bytes:
+    folders = [Path(flag.removeprefix("-I")) for flag in INCLUDE]
+    return b"".join(path.read_bytes() for each in folders for path in sorted(each.glob("*.h")))
 
 
 def _call(command: list[str]) -> None:

@@ -18,14 +18,12 @@ DEADLINE_S = 120.0
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> dict[str, str]:
+def places(short_path: Path) -> dict[str, str]:
     """Downloads are kept between runs of the tests; what a run leaves would be in TMPDIR."""
-    folder = tmp_path / "tmp"
-    folder.mkdir()
     return {
         "MCPD_MODELS": str(cache_folder() / "models"),
         "XDG_CACHE_HOME": str(cache_folder()),
-        "TMPDIR": str(folder),
+        "TMPDIR": str(short_path),
     }
 
 

@@ -42,7 +42,7 @@ def test_folder_of_a_living_command_is_not_swept(tmp_path: Path, monkeypatch: ob
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_killed_command_leaves_a_folder_that_the_next_one_sweeps(tmp_path: Path) -> None:
+def test_killed_command_leaves_a_folder_that_the_next_one_sweeps(short_path: Path) -> None:
     program = (
         "import sys, signal\n"
         "from pathlib import Path\n"
@@ -51,9 +51,9 @@ def test_killed_command_leaves_a_folder_that_the_next_one_sweeps(tmp_path: Path)
         "print(daemon.pid, flush=True)\n"
         "signal.pause()\n"
     )
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "TMPDIR": str(short_path)}
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", program, str(tmp_path)],
+        [sys.executable, "-P", "-c", program, str(short_path)],
         stdout=subprocess.PIPE,
         env=environment,
         text=True,
@@ -62,9 +62,9 @@ def test_killed_command_leaves_a_folder_that_the_next_one_sweeps(tmp_path: Path)
         daemon_pid = int(command.stdout.readline())
         command.send_signal(signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{daemon_pid}").exists(), 30, "its daemon drains")
-    (left,) = tmp_path.glob("mcpd-demo.*")
+    (left,) = short_path.glob("mcpd-demo.*")
     assert list(left.iterdir()) == []
-    assert sweep_folders(tmp_path, young_s=0) == [left]
+    assert sweep_folders(short_path, young_s=0) == [left]
 
 
 def test_private_daemon_has_such_a_folder(tmp_path: Path) -> None:
