@@ -204,12 +204,13 @@ static int probe(int fd)
     struct mcpd_error error = {0};
     mcpd_stream *out = NULL, *in = NULL, *results = NULL;
     struct mcpd_stream_options how = {.slot_nbytes = 4096};
+    struct mcpd_reader_options follows = {.follow = MCPD_FOLLOW_NAME};
     int result = mcpd_connect_fd(fd, "probe", PATIENCE_NS, &client, &error);
     print("connect", result, &error);
     if (result != 0)
         return 0;
     print("create_stream", mcpd_create_stream(client, "cam", &how, &out, &error), &error);
-    print("attach", mcpd_attach(client, "cam", NULL, &in, &error), &error);
+    print("attach", mcpd_attach(client, "cam", &follows, &in, &error), &error);
     print("open_results", mcpd_open_results(client, "cam", "m", NULL, &results, &error), &error);
     if (results != NULL)
         printf("labels %u %s\n", mcpd_results_nlabels(results), mcpd_results_model(results));

@@ -29,6 +29,8 @@ from mcpd.shm.messages import (
     Reply,
     SealStream,
     StreamEndedNote,
+    StreamGrant,
+    StreamMoved,
 )
 from mcpd.shm.segment import create_memfd
 from tests.native.c_programs import ASAN, INCLUDE, NATIVE, TSAN, WARNINGS, Flavour, can_build
@@ -317,6 +319,8 @@ def test_a_daemon_of_mutated_messages_does_no_harm(
     notes = (
         ReaderJoin(id=3, fds=2, stream=5, reader=9, max_pins=2, policy="latest"),
         ReaderLeave(stream=5, reader=9, pins="keep"),
+        StreamMoved(reader=9, fds=3, grant=msgspec.convert(grant(reader=10), StreamGrant)),
+        StreamMoved(reader=77, fds=3, grant=msgspec.convert(grant(reader=78), StreamGrant)),
         StreamEndedNote(stream=5, reason="revoked"),
     )
     reached = 0
@@ -329,7 +333,7 @@ def test_a_daemon_of_mutated_messages_does_no_harm(
                 return greet(message)
             with suppress(OSError):  # the client has ended the session
                 daemon.send_raw_fds(mutated(rng, reply), fds)
-                for note in notes[: rng.randrange(3)]:
+                for note in notes[: rng.randrange(len(notes) + 1)]:
                     daemon.send_raw_fds(mutated(rng, note), objects.writing[: note.fds])
                 daemon.send(reply, fds)
             return None
