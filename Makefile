@@ -15,7 +15,7 @@ N ?= 1000
 bin := $(VENV)/bin
 stamp := $(VENV)/installed
 sources := $(wildcard native/include/*.h native/src/*.[ch] native/src/*/*.[ch])
-benches := stream readers streams serving naive_mcp mcp prepare writing decode leaks
+benches := stream readers streams serving naive_mcp mcp prepare writing decode leaks chaos
 
 .PHONY: demo test soak verify bench lint install clean
 
