@@ -23,6 +23,7 @@ demo: $(stamp)
 	@$(bin)/mcpd demo $(ARGS)
 
 # A file's tests stay in one process, for they share daemons and programs; files begin in order.
+# What else stays together: tests/conftest.py.
 test: $(stamp)
 	@$(bin)/python -P -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
