@@ -117,6 +117,7 @@ class Session:
             outbound_nbytes=quotas.limits.outbound,
             outbound_fds=OUTBOUND_FDS,
             most_fds=1,  # of create_stream alone
+            takes_sockets=False,
             receive_nbytes=RECEIVE_NBYTES,
         )
         self._fd = self._socket.fileno()

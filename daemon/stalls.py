@@ -17,7 +17,9 @@ from mcpd.shm.messages import ReaderEvicted
 log = logging.getLogger("mcpd.daemon")
 
 TICK_S = 1.0
-"""How often readers are looked at, unless one's limit is less than four times that."""
+"""How often readers are looked at while one stalls, unless a limit is less than four times that."""
+IDLE_TICK_S = 5.0
+"""And while none does."""
 MIN_TICK_S = 0.02
 REPORT_S = 5.0
 """A reader that stalls longer, or half of its limit, is reported."""
@@ -62,25 +64,33 @@ class Stalls:
 
     def _added(self, reader: Reader) -> None:
         reader.stall_limit_s = self._limit_of(reader)
-        if reader.policy == "lossless" and self._timer is None:
-            self._timer = self._loop.call_later(min(TICK_S, self._tick_s([reader])), self._look)
+        if not _is_watched(reader):
+            return
+        due_s = self._loop.time() + self._tick_s([reader])
+        if self._timer is not None and self._timer.when() > due_s:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self._loop.call_at(due_s, self._look)
 
     def _limit_of(self, reader: Reader) -> float:
-        """0 for one that nobody but itself suffers from, and for workers, which are watched."""
-        if reader.policy != "lossless" or reader.stream.hidden or reader.session.is_worker:
+        """0: never, as for those that are not watched."""
+        if not _is_watched(reader):
             return 0.0
         return min(filter(None, (reader.asked_limit_s, self._limit_s)), default=0.0)
 
     def _tick_s(self, readers: list[Reader]) -> float:
-        least_s = min((r.stall_limit_s for r in readers if r.stall_limit_s), default=4 * TICK_S)
-        return min(TICK_S, max(MIN_TICK_S, least_s / 4))
+        stalls = any(stall.since_s is not None for stall in self._stalls.values())
+        most_s = TICK_S if stalls else IDLE_TICK_S
+        least_s = min((r.stall_limit_s for r in readers if r.stall_limit_s), default=4 * most_s)
+        return min(most_s, max(MIN_TICK_S, least_s / 4))
 
     def _look(self) -> None:
         now_s = self._loop.time()
         readers = [
             reader
             for reader in self._registry.readers.values()
-            if reader.policy == "lossless" and reader.state in ("joining", "live")
+            if _is_watched(reader) and reader.state in ("joining", "live")
         ]
         before, self._stalls = self._stalls, {}
         refused, self._refused = self._refused, {}
@@ -188,3 +198,8 @@ def _moved_before(reader: Reader, stalls: dict[Reader, Stall]) -> bool:
             return True
         earlier = earlier.predecessor
     return False
+
+
+def _is_watched(reader: Reader) -> bool:
+    """Whether somebody else may have to wait for it; workers have a watchdog of their own."""
+    return reader.policy == "lossless" and not reader.stream.hidden and not reader.session.is_worker

@@ -115,7 +115,7 @@ def inspect(fd: int) -> Facts:
     """
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # -1: a socket, which the daemon closed as it came
         raise InvalidRequest("the segment is no shared memory", _HINT) from error
     status = os.fstat(fd)
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)

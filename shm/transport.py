@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -30,6 +31,12 @@ OUTBOUND_FDS = 4096
 _CLOSED = -1
 _FD_NBYTES = array.array("i").itemsize
 _ANCILLARY_NBYTES = socket.CMSG_SPACE(MAX_FDS * _FD_NBYTES)
+
+
+def _may_hold_a_socket(fd: int) -> bool:
+    """Sockets, and what has no file type: an io_uring, for one, keeps the files given to it."""
+    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    return kind in (0, stat.S_IFSOCK)
 
 
 def close_fds(fds: Iterable[int]) -> None:
@@ -55,6 +62,9 @@ class MessageSocket:
         receive_nbytes: Most bytes of one read.
         takes_fds: False: descriptors are closed as they arrive, so that a peer cannot have one
             held for it; not even its own end of this socket, which would never come to its end.
+        most_fds: Most that may have come and are not claimed yet.
+        takes_sockets: False: one that may be, or hold, an end of this very socket is closed as it
+            arrives, and handed on as -1.
     """
 
     def __init__(
@@ -66,11 +76,13 @@ class MessageSocket:
         receive_nbytes: int = RECEIVE_NBYTES,
         takes_fds: bool = True,
         most_fds: int = 2 * MAX_FDS,
+        takes_sockets: bool = True,
     ) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._takes_fds = takes_fds
         self._most_fds = most_fds
+        self._takes_sockets = takes_sockets
         self._outbound_limit = outbound_nbytes
         self._outbound_fds_limit = outbound_fds
         self._outbound_fds = 0
@@ -253,6 +265,10 @@ class MessageSocket:
         if not self._takes_fds:
             close_fds(fds)
             fds = [_CLOSED] * len(fds)
+        elif not self._takes_sockets:
+            sockets = [fd for fd in fds if _may_hold_a_socket(fd)]
+            close_fds(sockets)
+            fds = [_CLOSED if fd in sockets else fd for fd in fds]
         self._inbound_fds.extend(fds)
 
     def _end_of_file(self) -> None:

@@ -11,6 +11,18 @@ import pytest
 
 from tests.support.daemon import RunningDaemon
 
+WATCH_DEV_SHM = ("tests/shm/leaks/", "tests/cli/test_leaks.py", "tests/shm/test_segment.py")
+"""Files whose tests make names under /dev/shm, or look at all there are: one after the other."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file's tests stay in one process, for they share daemons and programs (loadgroup)."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        group = "dev-shm" if file.startswith(WATCH_DEV_SHM) else file
+        item.add_marker(pytest.mark.xdist_group(group))
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -173,7 +173,7 @@ def attached(daemon: RunningDaemon, policy: str = "lossless") -> Iterator[Reader
         def attach() -> bool:
             try:
                 found.append(session.open_stream("cam", policy=policy))
-            except NotFound:
+            except (NotFound, StreamClosed):  # or it has just ended, and the next is not there yet
                 return False
             return True
 
