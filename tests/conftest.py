@@ -5,13 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.daemon import RunningDaemon
 
-WATCH_DEV_SHM = ("tests/shm/leaks/", "tests/cli/test_leaks.py", "tests/shm/test_segment.py")
+WATCH_DEV_SHM = ("tests/shm/leaks/", "tests/cli/test_leaks", "tests/shm/test_segment.py")
 """Files whose tests make names under /dev/shm, or look at all there are: one after the other."""
 
 
@@ -22,21 +21,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = item.nodeid.partition("::")[0]
         group = "dev-shm" if file.startswith(WATCH_DEV_SHM) else file
         item.add_marker(pytest.mark.xdist_group(group))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files side by side, but for the leak finder's: each sees what the others plant."""
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return "leaks" if "leaks" in file else file
-
-    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

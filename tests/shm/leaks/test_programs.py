@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from mcpd.shm.leaks.recorder import Recorder
 from tests.shm.leaks.plant import SHM, Child, find
 from tests.support.daemon import wait_until
 
+_PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 SHARED_MEMORY = """
 import os
 os.setpgid(0, 0)
@@ -84,6 +87,17 @@ def test_shared_memory_of_a_killed_program_and_tracker_is_orphaned(tmp_path: Pat
     assert not (SHM / name).exists()
 
 
+@pytest.fixture
+def subreaper() -> Iterator[None]:
+    """Orphans become children of this process. The kernel lets a group that was stopped go on, with
+    a SIGHUP, when nobody of its session is left to be the parent of one of it."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    assert prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    yield
+    assert prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
+
+
+@pytest.mark.usefixtures("subreaper")
 def test_shared_memory_of_a_killed_program_is_left_to_its_tracker(tmp_path: Path) -> None:
     file = tmp_path / "creators.jsonl"
     with Recorder(file) as recorder:
@@ -101,6 +115,7 @@ def test_shared_memory_of_a_killed_program_is_left_to_its_tracker(tmp_path: Path
     finally:
         os.kill(tracker, signal.SIGCONT)
     wait_until(lambda: not (SHM / name).exists(), 10, "its tracker has removed it")
+    os.waitpid(tracker, 0)
 
 
 def told(program: Child) -> tuple[str, int]:
