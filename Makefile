@@ -25,7 +25,7 @@ demo: $(stamp)
 # A file's tests stay in one process, for they share daemons and programs; files begin in order.
 # What else stays together: tests/conftest.py.
 test: $(stamp)
-	@$(bin)/python -P -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(bin)/python -P -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(stamp)
 	@$(bin)/python -m tests.faults.soak --kills $(N) $(ARGS)

@@ -5,22 +5,32 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.daemon import RunningDaemon
 
-WATCH_DEV_SHM = ("tests/shm/leaks/", "tests/cli/test_leaks", "tests/shm/test_segment.py")
+WATCH_DEV_SHM = (
+    *("tests/shm/leaks/", "tests/cli/test_leaks", "tests/shm/test_segment.py"),
+    *("tests/bench/test_stream.py", "tests/bench/test_leaks.py"),
+)
 """Files whose tests make names under /dev/shm, or look at all there are: one after the other."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests stay in one process, for they share daemons and programs (loadgroup)."""
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        group = "dev-shm" if file.startswith(WATCH_DEV_SHM) else file
-        item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files side by side, but for those that watch /dev/shm: each sees what the others plant."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "dev-shm" if file.startswith(WATCH_DEV_SHM) else file
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,6 +20,7 @@ from mcpd.shm.leaks.processes import Process, read_processes
 from mcpd.shm.leaks.programs import recognise
 from mcpd.shm.leaks.record import Record
 from tests.shm.leaks.plant import HOLD, child, dead_pid, find, planted, torch_name, unique
+from tests.support.daemon import wait_until
 
 SEMAPHORE = """
 import posix_ipc, sys
@@ -146,6 +147,8 @@ def test_folder_is_judged_with_all_that_is_in_it() -> None:
     os.mkdir(f"/dev/shm/{name}")
     try:
         with planted(f"{name}/array.pkl", 8192) as path:
+            # Who else looks at it in that moment has it open.
+            wait_until(lambda: find(look(), name).verdict != IN_USE, 10, "nobody holds it")
             left = find(look(), name)
             with child(HOLD, str(path), "mapped") as holder:
                 held = find(look(), name)
